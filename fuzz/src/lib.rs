@@ -1,0 +1,1 @@
+//! Fuzz targets; see fuzz_targets/.

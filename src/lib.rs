@@ -1,0 +1,1 @@
+//! Ferrule: a software router for a two-NIC gateway box.

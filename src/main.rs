@@ -1,0 +1,2 @@
+//! The ferrule program.
+fn main() {}
