@@ -1,1 +1,4 @@
 //! The packet path.
+
+pub mod fib;
+pub mod quiesce;
