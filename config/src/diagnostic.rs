@@ -106,7 +106,7 @@ pub struct Diagnostics {
 
 impl Diagnostics {
     /// How many diagnostics are kept; beyond that they are counted.
-    pub const LIMIT: usize = 50;
+    pub const LIMIT: usize = 30;
 
     /// An empty list.
     pub fn new() -> Self {

@@ -18,4 +18,4 @@ pub mod suggest;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Label, Severity};
 pub use render::{Color, render_all};
-pub use span::{Located, Position, Source, Span};
+pub use span::{Located, Place, Position, Source, Span};

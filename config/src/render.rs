@@ -66,6 +66,9 @@ fn entry(out: &mut String, source: &Source<'_>, color: Color, severity: Severity
     let _ = writeln!(out, "{} {} {message}", painted(&place, BOLD, color), painted(&word, paint, color));
 
     let (line, line_start) = source.line_at(span.start);
+    if line.is_empty() {
+        return;
+    }
     let column = position.column as usize - 1;
     let end = (span.end as usize).saturating_sub(line_start).min(line.len());
     let width = line.char_indices().skip(column).take(WINDOW).take_while(|&(at, _)| at < end).count().max(1);
@@ -132,15 +135,17 @@ mod tests {
     #[test]
     fn any_span_can_be_rendered() {
         let text = "é\n";
+        let source = Source::new("f", text);
         for start in 0..6 {
             for end in 0..6 {
-                let rendered = Diagnostic::error(Span::new(start, end), "x").render(&Source::new("f", text), Color::No);
-                assert!(rendered.contains('^'), "{start}..{end}");
+                let rendered = Diagnostic::error(Span::new(start, end), "x").render(&source, Color::No);
+                let excerpt = source.position(start as u32).line == 1;
+                assert_eq!(rendered.contains('^'), excerpt, "{start}..{end}");
             }
         }
         assert_eq!(
-            Diagnostic::error(Span::default(), "empty").render(&Source::new("f", ""), Color::No).lines().count(),
-            3
+            Diagnostic::error(Span::default(), "empty").render(&Source::new("f", ""), Color::No),
+            "f:1:1: error: empty\n"
         );
     }
 }

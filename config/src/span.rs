@@ -86,6 +86,21 @@ impl<T: fmt::Display> fmt::Display for Located<T> {
     }
 }
 
+/// The place of a whole block. All places are equal, for the same reason as those of [`Located`] values.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place(
+    /// Its header.
+    pub Span,
+);
+
+impl PartialEq for Place {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Place {}
+
 /// A line and column, both counted from 1; columns count characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Position {

@@ -50,7 +50,8 @@ fn report(error: ParseError, diagnostics: &mut Diagnostics, broken: &mut bool) {
 fn expectation(expected: &Expected) -> String {
     match expected {
         Expected::Literal("\n") => "a line end".to_owned(),
-        Expected::Literal(literal) => format!("`{}`", literal.escape_debug()),
+        Expected::Literal(literal) => format!("`{literal}`"),
+        Expected::Description("literal string") => "a string in quotes".to_owned(),
         Expected::Description(description) => (*description).to_owned(),
         _ => "something else".to_owned(),
     }
@@ -311,6 +312,11 @@ impl Builder<'_, '_, '_> {
                 Kind::Table(next) if matches!(next.origin, Origin::Dotted | Origin::Implicit) => {
                     next.origin = Origin::Dotted;
                     table = next;
+                }
+                Kind::Tables(_) => {
+                    let message = format!("a dotted key cannot reach into the blocks of {}", quoted(&key.text));
+                    self.complain(key.span, message, entry.key.span, "they are defined here");
+                    return;
                 }
                 _ => {
                     let message = format!("{} is defined twice", quoted(&key.text));

@@ -2,13 +2,13 @@
 //! The `toml` crate is the second opinion on what is TOML and what is defined twice.
 
 use super::{Kind, Table, Value, parse};
-use crate::diagnostic::Diagnostics;
+use crate::diagnostic::{Diagnostic, Diagnostics};
 use proptest::prelude::*;
 
-fn accepts(text: &str) -> (bool, Table) {
+fn read(text: &str) -> (Vec<Diagnostic>, Table) {
     let mut diagnostics = Diagnostics::new();
     let document = parse(text, &mut diagnostics);
-    (!diagnostics.has_errors(), document.root)
+    (diagnostics.into_vec(), document.root)
 }
 
 /// The tree as text, keys sorted, to compare with the other crate's.
@@ -55,10 +55,15 @@ fn theirs(value: &toml::de::DeValue<'_>) -> String {
 }
 
 fn agree(text: &str) {
-    let (ours, root) = accepts(text);
+    let (errors, root) = read(text);
+    let ours = errors.is_empty();
+    // The specification's tests refuse these (append-to-array-with-dotted-keys), the other crate misses deep ones.
+    if errors.iter().any(|error| error.message.contains("cannot reach into the blocks")) {
+        return;
+    }
     match toml::de::DeTable::parse(text) {
         Ok(table) => {
-            assert!(ours, "refused here only:\n{text}");
+            assert!(ours, "refused here only: {errors:?}\n{text}");
             assert_eq!(outline(&root), theirs(&toml::de::DeValue::Table(table.into_inner())), "\n{text}");
         }
         // Dates are parsed further there; no key of ours takes one.
@@ -85,6 +90,7 @@ fn tables_and_keys_as_the_specification_says() {
         "a = {b.d = 1, b = 2}",
         "a = [1]\n[[a]]",
         "[[a]]\n[a]",
+        "[[a.b]]\n[a]\nb.y = 2",
         "[a]\n[[a]]",
         "a = 1\na = 2",
         "a = 1\n[a.b]",
@@ -125,7 +131,7 @@ fn deep_nesting_is_refused() {
         format!("[{}a]", "a.".repeat(100_000)),
         format!("a = {}{}", "[".repeat(1000), "]".repeat(1000)),
     ] {
-        assert!(!accepts(&text).0, "{}", &text[..20]);
+        assert!(!read(&text).0.is_empty(), "{}", &text[..20]);
     }
 }
 
