@@ -12,6 +12,16 @@
 //! - `[[port]]`: [`Port`], and `[[port.vlan]]`: [`Vlan`]
 //! - `[[route]]`: [`Route`], standalone mode only
 //! - `[[neighbor]]`: [`Neighbor`], standalone mode only
+//!
+//! ```
+//! use ferrule_config::{Color, Source, gateway, render_all};
+//!
+//! let text = "[[port]]\ndevice = \"eth0\"\nqueue = 2\n";
+//! let errors = gateway::parse(text).unwrap_err();
+//! let shown = render_all(&errors, &Source::new("gateway.toml", text), Color::No);
+//! assert!(shown.starts_with("gateway.toml:3:1: error: unknown key \"queue\" in [[port]]\n"));
+//! assert!(shown.ends_with("  hint: did you mean `queues`?\n"));
+//! ```
 
 pub mod address;
 mod check;

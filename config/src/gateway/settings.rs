@@ -24,7 +24,7 @@ pub const WATCHDOG: RangeInclusive<Duration> = Duration::from_millis(100)..=Dura
 /// What a punt rate may be, in packets a second.
 pub const PUNT_RATE: RangeInclusive<u32> = 1..=10_000_000;
 /// What [`Host::neighbor_queue`] may be, in packets.
-pub const NEIGHBOR_QUEUE: RangeInclusive<u16> = 1..=64;
+pub const NEIGHBOR_QUEUE: RangeInclusive<u16> = 1..=16;
 /// What [`Host::neighbor_limit`] may be.
 pub const NEIGHBOR_LIMIT: RangeInclusive<u32> = 1..=65_536;
 /// What [`Icmp::rate`] may be, in errors a second.
@@ -185,7 +185,7 @@ pub struct Host {
     pub dhcp_bypass: bool,
     /// `punt_rate = { neighbor, routing, dhcp, other }`. Needs the host.
     pub punt_rate: PuntRate,
-    /// `neighbor_queue`: packets held for each neighbour that is being resolved, 1 to 64. Default 4.
+    /// `neighbor_queue`: packets held for each neighbour that is being resolved, 1 to 16. Default 4.
     pub neighbor_queue: u16,
     /// `neighbor_limit`: neighbours being resolved at a time, 1 to 65536. Default 1024.
     pub neighbor_limit: u32,

@@ -89,7 +89,7 @@ fn control() -> impl Strategy<Value = Control> {
 fn host(enabled: bool) -> impl Strategy<Value = Host> {
     let rate = (1..=10_000_000_u32, 1..=10_000_000_u32, 1..=10_000_000_u32, 1..=10_000_000_u32)
         .prop_map(|(neighbor, routing, dhcp, other)| PuntRate { neighbor, routing, dhcp, other });
-    (any::<bool>(), rate, 1..=64_u16, 1..=65_536_u32).prop_map(
+    (any::<bool>(), rate, 1..=16_u16, 1..=65_536_u32).prop_map(
         move |(dhcp_bypass, punt_rate, neighbor_queue, neighbor_limit)| {
             let default = Host::default();
             let (dhcp_bypass, punt_rate) =
