@@ -153,7 +153,7 @@ impl<'a> Links<'a> {
         let by_device = self.gateway.ports.iter().find(|other| other.driver.device() == Some(port));
         let hint = match by_device {
             Some(other) => format!("{port} is the device of port \"{}\"; use the port's name", other.name),
-            None => match closest(port, self.interfaces.keys().copied()) {
+            None => match closest(port, self.gateway.interfaces().map(|interface| interface.name.as_str())) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => {
                     format!("ports are {}", listed(self.gateway.interfaces().map(|interface| interface.name.as_str())))
