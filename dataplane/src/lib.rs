@@ -10,4 +10,7 @@ pub mod counters;
 pub mod fib;
 pub mod packet;
 pub mod port;
+pub mod ports;
+pub mod rate;
+pub mod stage;
 pub mod verdict;
