@@ -10,6 +10,7 @@ pub mod checksum;
 pub mod ether;
 pub mod hash;
 pub mod parse;
+pub mod partial;
 
 use crate::arena::Frame;
 use crate::fib::adjacency::AdjacencyId;

@@ -23,6 +23,8 @@ const IDLE_POLLS: u32 = 1 << 16;
 const STARVED_POLLS: u32 = 1 << 12;
 /// Refusals for length between two looks at the MTU, which may have changed.
 const REFUSALS: u32 = 64;
+/// Kicks in a row that found the device busy, after which it is asked whether it has a carrier at all.
+const BUSY_KICKS: u32 = 256;
 /// Segments of a super-packet: buffers hold at least 256 bytes.
 const MAX_PARTS: usize = MAX_FRAME / 256 + 2;
 
@@ -180,6 +182,7 @@ pub(super) struct PacketTransmit {
     /// Scratch for [`Self::send_large`].
     parts: Vec<libc::iovec>,
     refusals: u32,
+    busy: u32,
     /// Kept until the queue is dropped.
     _dropped: IngressDropped,
 }
@@ -215,6 +218,7 @@ impl PacketTransmit {
             refused_at: Vec::with_capacity(crate::batch::BATCH_MAX),
             parts: Vec::with_capacity(MAX_PARTS + 1),
             refusals: 0,
+            busy: 0,
             _dropped: dropped,
         }
     }
@@ -222,14 +226,37 @@ impl PacketTransmit {
     /// Lets the kernel send what is marked.
     fn kick(&mut self) -> Result<Kick, PortError> {
         match self.ring.kick() {
-            Ok(kick) => Ok(kick),
+            Ok(Kick::Done) => {
+                self.busy = 0;
+                Ok(Kick::Done)
+            }
+            Ok(Kick::Busy) => {
+                self.busy += 1;
+                // Past the queueing discipline, a link without carrier looks like a busy one.
+                if self.busy.is_multiple_of(BUSY_KICKS) && !self.is_running() {
+                    self.discard();
+                    return Ok(Kick::Done);
+                }
+                Ok(Kick::Busy)
+            }
             Err(error) => {
                 self.judge("send", error)?;
-                // The link is down: what was marked would be stale when it is back.
-                self.statistics.tx_lost += self.ring.discard_marked() as u64;
+                self.discard();
                 Ok(Kick::Done)
             }
         }
+    }
+
+    /// Whether the link is up, as far as the kernel tells.
+    #[cold]
+    fn is_running(&self) -> bool {
+        sys::interface_facts(self.ring.fd(), &self.interface).is_ok_and(|facts| facts.is_running())
+    }
+
+    /// Gives up what is marked for a link that is down: it would be stale when the link is back.
+    #[cold]
+    fn discard(&mut self) {
+        self.statistics.tx_lost += self.ring.discard_marked() as u64;
     }
 
     /// Tells a link that is down (Ok) from a device that is gone and other errors.
@@ -374,6 +401,6 @@ impl TxQueue for PacketTransmit {
     /// Tries once more to send what is marked; the memory is the kernel's.
     fn close(&mut self, _pool: &mut Pool) {
         let _ = self.kick();
-        self.statistics.tx_lost += self.ring.discard_marked() as u64;
+        self.discard();
     }
 }

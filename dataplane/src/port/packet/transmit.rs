@@ -162,19 +162,22 @@ impl TransmitRing {
 
     /// Moves `head` past what the kernel took: it takes in order, so when the last is taken, all are.
     fn pass_taken(&mut self) {
-        let is_marked = |slot: usize| {
-            let status = self.status(slot).load(Ordering::Acquire);
-            status & (libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_WRONG_FORMAT) != 0
-        };
         let last = if self.tail == 0 { self.slots - 1 } else { self.tail - 1 };
-        if !is_marked(last) {
+        if !self.is_marked(last) {
             (self.head, self.marked) = (self.tail, 0);
             return;
         }
-        while self.marked > 0 && !is_marked(self.head) {
+        while self.marked > 0 && !self.is_marked(self.head) {
             self.head = self.after(self.head);
             self.marked -= 1;
         }
+    }
+
+    /// Whether the kernel has yet to take the slot (or refused it).
+    #[inline(always)]
+    fn is_marked(&self, slot: usize) -> bool {
+        let status = self.status(slot).load(Ordering::Acquire);
+        status & (libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_WRONG_FORMAT) != 0
     }
 
     /// Takes the malformed frame at `head` out by moving each later one a slot forward, which keeps their order. Never
