@@ -25,7 +25,8 @@ pub fn complete(arena: &Arena, frame: &mut Frame, offload: &mut Offload) -> bool
     if offload.gso_kind != GsoKind::None || field + 2 > frame.len() {
         return false;
     }
-    let value = if frame.is_chain() { chain_sum(arena, frame, start) } else { checksum::sum(&frame.head()[start..], 0) };
+    let value =
+        if frame.is_chain() { chain_sum(arena, frame, start) } else { checksum::sum(&frame.head()[start..], 0) };
     let bytes = match !checksum::fold(value) {
         0 => [0xff; 2],
         whole => whole.to_ne_bytes(),
@@ -170,7 +171,8 @@ mod tests {
         let arena = pool.arena().clone();
         let mut frame = pool.frame_from(&[7; 60]).unwrap();
         let outside = Offload { csum_start: 50, csum_offset: 9, ..Offload::NONE };
-        let several = Offload { csum_start: 34, csum_offset: 16, gso_size: 10, gso_kind: GsoKind::TcpV4, ..Offload::NONE };
+        let several =
+            Offload { csum_start: 34, csum_offset: 16, gso_size: 10, gso_kind: GsoKind::TcpV4, ..Offload::NONE };
         for before in [outside, several] {
             let mut offload = before;
             assert!(!complete(&arena, &mut frame, &mut offload));

@@ -92,7 +92,9 @@ impl Drop for Namespace {
 /// Connects two namespaces with a veth pair that is up at both ends.
 pub fn connect(a: (&Namespace, &str), b: (&Namespace, &str), mtu: u32) {
     let (left, right, tid) = (a.1, b.1, b.0.tid());
-    a.0.sh(&format!("ip link add {left} mtu {mtu} type veth peer name {right} mtu {mtu} netns {tid}; ip link set {left} up"));
+    a.0.sh(&format!(
+        "ip link add {left} mtu {mtu} type veth peer name {right} mtu {mtu} netns {tid}; ip link set {left} up"
+    ));
     b.0.sh(&format!("ip link set {right} up"));
     // The end that came up first drops what it sends until the kernel's link watcher has run, some milliseconds later. Setting
     // an alias takes the lock that the watcher holds from "state UP" to the end of its work.

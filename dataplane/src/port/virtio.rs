@@ -220,7 +220,8 @@ mod tests {
 
     #[test]
     fn headers_that_contradict_the_frame_are_refused() {
-        let partial = VirtioHeader { flags: FLAG_NEEDS_CHECKSUM, csum_start: 34, csum_offset: 16, ..Default::default() };
+        let partial =
+            VirtioHeader { flags: FLAG_NEEDS_CHECKSUM, csum_start: 34, csum_offset: 16, ..Default::default() };
         assert!(partial.offload(52).is_some());
         assert_eq!(partial.offload(51), None);
         assert_eq!(VirtioHeader { csum_start: 13, ..partial }.offload(100), None);

@@ -208,7 +208,14 @@ pub fn open(options: &PacketOptions, port: PortId, dropped: IngressDropped) -> R
         .map(|(ring, (transmit, large))| QueuePair {
             port,
             rx: Box::new(queue::PacketReceive::new(port, interface, ring, dropped.clone())),
-            tx: Box::new(queue::PacketTransmit::new(interface, &facts, transmit, large, options.offload, dropped.clone())),
+            tx: Box::new(queue::PacketTransmit::new(
+                interface,
+                &facts,
+                transmit,
+                large,
+                options.offload,
+                dropped.clone(),
+            )),
         })
         .collect();
     Ok(OpenPort { facts, queues })
@@ -235,7 +242,11 @@ fn join_fanout(fanout: Fanout, rings: &[receive::ReceiveRing]) -> io::Result<()>
         Fanout::DeviceQueue => libc::PACKET_FANOUT_QM,
     } as u32;
     let Some((first, rest)) = rings.split_first() else { return Ok(()) };
-    sys::set_packet_option(first.fd(), libc::PACKET_FANOUT, &((mode | libc::PACKET_FANOUT_FLAG_UNIQUEID as u32) << 16))?;
+    sys::set_packet_option(
+        first.fd(),
+        libc::PACKET_FANOUT,
+        &((mode | libc::PACKET_FANOUT_FLAG_UNIQUEID as u32) << 16),
+    )?;
     let group = sys::fanout_value(first.fd())? & 0xffff;
     for ring in rest {
         sys::set_packet_option(ring.fd(), libc::PACKET_FANOUT, &(group | mode << 16))?;

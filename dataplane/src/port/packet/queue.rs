@@ -1,7 +1,7 @@
 //! A queue of the packet port, as workers see it.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::IngressDropped;
 use super::receive::ReceiveRing;
@@ -143,8 +143,8 @@ impl RxQueue for PacketReceive {
         if self.lost { Err(PortError::Lost(self.interface.to_string())) } else { Ok(0) }
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.ring.fd().as_raw_fd())
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.ring.fd().as_fd())
     }
 
     fn arm(&mut self) -> bool {
@@ -303,7 +303,13 @@ impl PacketTransmit {
     fn fits(&mut self, tx: &TxFrame) -> bool {
         let header = tx.frame.header();
         let is_tag = |at: usize| matches!(u16::from_be_bytes([header[at], header[at + 1]]), 0x8100 | 0x88a8 | 0x9100);
-        let tags = if !is_tag(12) { 0 } else if is_tag(16) { 2 } else { 1 };
+        let tags = if !is_tag(12) {
+            0
+        } else if is_tag(16) {
+            2
+        } else {
+            1
+        };
         let network = tx.frame.len() - ETHERNET_BYTES - tags * TAG_BYTES;
         if network > self.mtu {
             if self.refusals.is_multiple_of(REFUSALS)

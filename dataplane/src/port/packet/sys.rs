@@ -102,11 +102,7 @@ pub fn bind(fd: &OwnedFd, interface: i32, protocol: u16) -> io::Result<()> {
     address.sll_ifindex = interface;
     // SAFETY: the pointer and the length describe `address`, which lives through the call.
     let result = unsafe {
-        libc::bind(
-            fd.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-        )
+        libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as libc::socklen_t)
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -199,8 +195,7 @@ impl Drop for Mapping {
 /// Asks the kernel to send every frame of the transmit ring that is marked. Returns bytes taken. Never blocks.
 pub fn kick(fd: &OwnedFd) -> io::Result<usize> {
     // SAFETY: a null buffer of length 0 is what the transmit ring asks for; the frames lie in the mapping.
-    let sent =
-        unsafe { libc::send(fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    let sent = unsafe { libc::send(fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
 
