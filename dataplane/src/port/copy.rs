@@ -1,6 +1,7 @@
 //! Copies between foreign memory and the arena, for the ports whose frames do not lie in it. Each is counted by its port.
 #![forbid(unsafe_code)]
 
+use super::TxFrame;
 use crate::arena::{Frame, Pool};
 
 /// Copies `bytes` into buffers of `pool`. None when there are too few, with none of them taken; never with more than
@@ -46,6 +47,26 @@ fn copy_chain(pool: &mut Pool, bytes: &[u8], capacity: usize) -> Option<Frame> {
         rest = Some(frame);
     }
     rest
+}
+
+/// Ends a transmit call: the first `done` frames leave `frames`, those at the places `refused_at` (ascending) for `refused`,
+/// the others, which were copied, for the pool.
+#[inline]
+pub(super) fn give_back(
+    frames: &mut Vec<TxFrame>,
+    done: usize,
+    refused_at: &[usize],
+    refused: &mut Vec<TxFrame>,
+    pool: &mut Pool,
+) {
+    let mut refusals = refused_at.iter().peekable();
+    for (place, tx) in frames.drain(..done).enumerate() {
+        if refusals.next_if(|at| **at == place).is_some() {
+            refused.push(tx);
+        } else {
+            pool.free(tx.frame);
+        }
+    }
 }
 
 /// Puts a VLAN tag (EtherType and control information, host order) behind the MAC addresses. False where it does not fit.

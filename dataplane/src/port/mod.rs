@@ -12,6 +12,8 @@ use crate::packet::{Offload, PortId};
 mod copy;
 pub mod memory;
 pub mod packet;
+pub mod tap;
+pub mod tapdev;
 #[cfg(test)]
 pub(crate) mod testnet;
 pub mod virtio;

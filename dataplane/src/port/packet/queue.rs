@@ -373,14 +373,7 @@ impl TxQueue for PacketTransmit {
             }
             done += 1;
         }
-        let mut refusals = self.refused_at.iter().copied().peekable();
-        for (place, tx) in frames.drain(..done).enumerate() {
-            if refusals.next_if_eq(&place).is_some() {
-                refused.push(tx);
-            } else {
-                pool.free(tx.frame);
-            }
-        }
+        copy::give_back(frames, done, &self.refused_at, refused, pool);
         outcome?;
         self.kick().map(|_| ())
     }

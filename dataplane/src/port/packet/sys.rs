@@ -237,7 +237,7 @@ impl InterfaceFacts {
 }
 
 /// An `ifreq` with the name filled in.
-fn request(name: &str) -> io::Result<libc::ifreq> {
+pub(in crate::port) fn request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: all zeros is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.bytes().any(|byte| byte == 0) {
