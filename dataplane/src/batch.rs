@@ -79,6 +79,13 @@ impl Batch {
         self.packets.as_mut_slice()
     }
 
+    /// Takes every packet out into a vector, for tests and tools; the packet path uses [`Batch::consume`].
+    pub fn drain(&mut self) -> Vec<Packet> {
+        let mut packets = Vec::with_capacity(self.len());
+        self.consume(|packet| packets.push(packet.take()));
+        packets
+    }
+
     /// Takes every packet out, in order.
     #[inline(always)]
     pub fn consume(&mut self, each: impl FnMut(Taken<'_>)) {

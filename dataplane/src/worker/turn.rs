@@ -309,9 +309,6 @@ impl Worker {
             return;
         }
         let mtu = usize::from(view.mtu());
-        if packet.flags.has(Flags::MAYBE_PARTIAL) && partial::looks_partial(&packet) {
-            partial::complete_guessed(self.pool.arena(), &mut packet);
-        }
         if fragment::segment_len(&packet) > mtu {
             self.too_big(packet, mtu);
             return;
@@ -344,8 +341,10 @@ impl Worker {
             context!(self).discard(packet, DropReason::PortDown);
             return;
         };
-        if packet.offload.is_partial() && !info.offload {
-            partial::complete(self.pool.arena(), &mut packet);
+        let unfinished = packet.offload.is_partial() || packet.flags.has(Flags::MAYBE_PARTIAL);
+        if unfinished && !info.offload && !partial::finish(self.pool.arena(), &mut packet) {
+            context!(self).discard(packet, DropReason::TxRefused);
+            return;
         }
         if let Some(tag) = info.tag {
             let len = packet.frame.len() as u64;
