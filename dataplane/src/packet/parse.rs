@@ -231,7 +231,7 @@ fn untag(packet: &mut Packet, ingress: &Ingress<'_>) -> Result<PortId, DropReaso
         // Tag 0 only carries a priority: the frame belongs to the port itself (802.1Q, 9.6).
         if id != 0 {
             let parent = ingress.ports.get(port).ok_or(DropReason::VlanUnknown)?;
-            let found = parent.vlans.iter().find(|(tag, _)| tag.tpid == tpid && tag.id == id);
+            let found = parent.vlans.iter().find(|(tag, _)| tag.tpid == tpid && tag.tci & 0x0fff == id);
             port = found.ok_or(DropReason::VlanUnknown)?.1;
             packet.ingress = port;
         }
