@@ -97,13 +97,18 @@ impl Device {
 /// # Errors
 /// `EBUSY` when a BPF link holds it, `EPERM` without CAP_NET_ADMIN.
 pub(super) fn detach_program(ifindex: u32, mode: AttachedMode) -> io::Result<()> {
+    set_program(ifindex, mode, -1)
+}
+
+/// Attaches a program by netlink, so that it stays; -1 takes one off. We attach by links only, tests make leftovers so.
+pub(super) fn set_program(ifindex: u32, mode: AttachedMode, program: i32) -> io::Result<()> {
     let flags: u32 = match mode {
         AttachedMode::Generic => 1 << 1,
         AttachedMode::Native => 1 << 2,
         AttachedMode::Other => 0,
     };
     let mut nest = Vec::new();
-    push_attribute(&mut nest, IFLA_XDP_FD, &(-1_i32).to_ne_bytes());
+    push_attribute(&mut nest, IFLA_XDP_FD, &program.to_ne_bytes());
     push_attribute(&mut nest, IFLA_XDP_FLAGS, &flags.to_ne_bytes());
     let mut attributes = Vec::new();
     push_attribute(&mut attributes, libc::IFLA_XDP | NLA_F_NESTED, &nest);

@@ -15,6 +15,8 @@ pub mod program;
 mod queue;
 pub mod rings;
 pub mod sys;
+#[cfg(test)]
+mod tests;
 mod umem;
 
 pub use port::{Inspection, XdpConfig, XdpError, XdpPort, XdpReport, ZeroCopy};

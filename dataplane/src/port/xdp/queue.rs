@@ -27,7 +27,7 @@ use crate::port::{PortError, QueueStatistics, RxQueue, TxFrame, TxQueue};
 const POLLS_PER_CHECK: u32 = 4096;
 /// Kicks without progress in one call, after which the descriptors wait for the next call.
 const FRUITLESS_KICKS: u32 = 3;
-/// Free places in the fill ring from which on it is topped up: a store per batch instead of one per frame.
+/// Free places in the fill ring from which on it is topped up: one store for several frames.
 const REFILL_FROM: usize = 32;
 /// A zero-copy driver stops its rings in deferred work after the socket was closed.
 const ZERO_COPY_SETTLE: Duration = Duration::from_millis(50);
@@ -110,7 +110,6 @@ pub(super) struct Transmit<G> {
     segments_max: usize,
     zero_copy: bool,
     budget: u32,
-    /// Frames accepted whose last buffer has not come back.
     lost: Option<String>,
     lost_frames: u64,
     last: QueueStatistics,
@@ -149,7 +148,6 @@ pub(super) fn halves<G>(
     let pair = Arc::new(Pair {
         umem: umem.clone(),
         copy: settings.copy,
-        // Room for every buffer, so that closing does not allocate either.
         leaving: Mutex::new(Leaving { halves: 2, buffers: Vec::new() }),
         _guard: guard,
     });
@@ -185,7 +183,7 @@ impl ReceiveRings {
     #[inline]
     fn refill(&mut self, geometry: Geometry, pool: &mut Pool) {
         let missing = (self.fill.size() as usize).saturating_sub(self.held.len());
-        if missing < REFILL_FROM {
+        if missing < REFILL_FROM.min(self.fill.size() as usize / 4) {
             return;
         }
         let places = (self.fill.free(missing as u32) as usize).min(missing);
@@ -418,21 +416,30 @@ impl<G> Transmit<G> {
             None => Ok(()),
         }
     }
+}
 
+/// What the device can send.
+#[derive(Clone, Copy)]
+struct Limits {
+    frame_max: usize,
+    segments_max: usize,
+    segment_max: usize,
+}
+
+impl Limits {
     /// Places that the frame takes in the ring; `None` when the device cannot send it at all.
     #[inline]
-    fn places(&self, tx: &TxFrame, pool: &Pool, frame_max: usize) -> Option<usize> {
-        if tx.frame.len() > frame_max || tx.offload != Offload::NONE {
+    fn places(self, tx: &TxFrame, pool: &Pool) -> Option<usize> {
+        if tx.frame.len() > self.frame_max || tx.offload != Offload::NONE {
             return None;
         }
-        let chunk = self.geometry.chunk() as usize;
         if !tx.frame.is_chain() {
-            return (tx.frame.seg_len() <= chunk).then_some(1);
+            return (tx.frame.seg_len() <= self.segment_max).then_some(1);
         }
         let (mut segments, mut fits) = (0, true);
         pool.arena().raw_segments(&tx.frame, |raw| {
             segments += 1;
-            fits &= usize::from(raw.seg_len) <= chunk;
+            fits &= usize::from(raw.seg_len) <= self.segment_max;
         });
         (fits && segments <= self.segments_max).then_some(segments)
     }
@@ -446,13 +453,17 @@ impl<G: Send + Sync> TxQueue for Transmit<G> {
         pool: &mut Pool,
     ) -> Result<(), PortError> {
         self.check_lost()?;
-        let frame_max = self.frame_max.load(Ordering::Relaxed) as usize;
-        let Some(mut open) = self.open.take() else { return Err(PortError::Lost("the queue is closed".into())) };
+        let limits = Limits {
+            frame_max: self.frame_max.load(Ordering::Relaxed) as usize,
+            segments_max: self.segments_max,
+            segment_max: self.geometry.chunk() as usize,
+        };
+        let Some(open) = &mut self.open else { return Err(PortError::Lost("the queue is closed".into())) };
         open.reap(self.geometry, pool);
         let mut free = open.transmit.free(frames.len() as u32) as usize;
         let mut accepted = 0;
         for tx in frames.iter() {
-            match self.places(tx, pool, frame_max) {
+            match limits.places(tx, pool) {
                 None => {}
                 Some(places) if places <= free => free -= places,
                 Some(_) => break,
@@ -460,7 +471,7 @@ impl<G: Send + Sync> TxQueue for Transmit<G> {
             accepted += 1;
         }
         for tx in frames.drain(..accepted) {
-            if self.places(&tx, pool, frame_max).is_none() {
+            if limits.places(&tx, pool).is_none() {
                 refused.push(tx);
             } else if tx.frame.is_chain() {
                 let mut left = tx.frame.len();
@@ -474,7 +485,6 @@ impl<G: Send + Sync> TxQueue for Transmit<G> {
             }
         }
         open.transmit.publish();
-        self.open = Some(open);
         self.send_pending(pool);
         Ok(())
     }
