@@ -114,6 +114,8 @@ labelled! {
         IpChecksum = "ip_checksum",
         /// An IPv4 option that is malformed.
         IpOption = "ip_option",
+        /// A source route, which we refuse as FreeBSD and Linux do by default (RFC 5095 for IPv6).
+        SourceRoute = "source_route",
         /// A source that may not be one: multicast, broadcast, loopback, 0/8, 240/4 (RFC 1812, 5.3.7).
         MartianSource = "martian_source",
         /// A destination that may not be forwarded to (RFC 1812, 5.3.7).

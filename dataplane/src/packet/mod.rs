@@ -6,6 +6,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checksum;
+pub mod ether;
+pub mod hash;
+pub mod parse;
+
 use crate::arena::Frame;
 use crate::fib::adjacency::AdjacencyId;
 use crate::verdict::Verdict;
@@ -69,6 +74,8 @@ impl Flags {
     pub const ROUTER_ALERT: Flags = Flags(1 << 11);
     /// IPv4 without "don't fragment".
     pub const MAY_FRAGMENT: Flags = Flags(1 << 12);
+    /// A link-local source or destination (or none): for the box perhaps, never forwarded.
+    pub const LINK_LOCAL: Flags = Flags(1 << 13);
 
     /// Whether all of `other`'s bits are set.
     #[inline(always)]
