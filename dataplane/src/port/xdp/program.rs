@@ -270,7 +270,10 @@ fn clear_leftover(device: &Device) -> Result<Option<u32>, AttachError> {
             Err(source) => return Err(failed(source)),
         };
         let Some(program) = now.program else { return Ok(None) };
-        let name = bpf::program_info(program.id).map(|info| info.name).unwrap_or_default();
+        let info = bpf::program_info(program.id);
+        // Gone since the device was looked at: its process is just ending.
+        let vanished = matches!(&info, Err(error) if error.raw_os_error() == Some(libc::ENOENT));
+        let name = info.map(|info| info.name).unwrap_or_default();
         let link = bpf::find_xdp_link(device.ifindex, program.id).map(|link| link.id);
         if name == PROGRAM_NAME && link.is_none() {
             match device::detach_program(device.ifindex, program.mode) {
@@ -280,7 +283,7 @@ fn clear_leftover(device: &Device) -> Result<Option<u32>, AttachError> {
             }
         }
         // A process that is just ending lets go within some milliseconds, so a program of ours is waited for.
-        if name != PROGRAM_NAME || started.elapsed() > BUSY_PATIENCE {
+        if !(vanished || name == PROGRAM_NAME) || started.elapsed() > BUSY_PATIENCE {
             return Err(AttachError::Occupied {
                 device: device.name.clone(),
                 id: program.id,

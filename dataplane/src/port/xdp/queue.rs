@@ -9,7 +9,7 @@
 //! room": descriptors stay where they are. ENETDOWN is a link that is down and may return. ENXIO is a device that is gone.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -311,8 +311,8 @@ impl<G: Send + Sync> RxQueue for Receive<G> {
         }
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        self.open.as_ref().map(|open| open.socket.as_raw_fd())
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.open.as_ref().map(|open| open.socket.as_fd())
     }
 
     fn arm(&mut self) -> bool {

@@ -713,7 +713,7 @@ fn the_descriptor_wakes_a_sleeper_on_the_first_frame() {
         let host = Host::on("a0");
         for number in 0..20 {
             assert!(!router.pair.rx.arm());
-            let fd = router.pair.rx.wait_fd().unwrap();
+            let fd = router.pair.rx.wait_fd().unwrap().as_raw_fd();
             assert!(!readable(fd, 0));
             std::thread::scope(|scope| {
                 let sleeper = scope.spawn(move || readable(fd, PATIENCE.as_millis() as i32));
