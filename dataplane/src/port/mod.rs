@@ -17,6 +17,7 @@ pub mod tapdev;
 #[cfg(test)]
 pub(crate) mod testnet;
 pub mod virtio;
+pub mod xdp;
 
 /// A frame on its way to a device.
 #[must_use = "a frame must be sent or given back"]
