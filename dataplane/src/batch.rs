@@ -80,10 +80,10 @@ impl Batch {
     }
 
     /// Takes every packet out into a vector, for tests and tools; the packet path uses [`Batch::consume`].
-    pub fn drain(&mut self) -> Vec<Packet> {
+    pub fn drain(&mut self) -> std::vec::IntoIter<Packet> {
         let mut packets = Vec::with_capacity(self.len());
         self.consume(|packet| packets.push(packet.take()));
-        packets
+        packets.into_iter()
     }
 
     /// Takes every packet out, in order.
