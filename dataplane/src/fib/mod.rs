@@ -11,7 +11,9 @@ pub mod adjacency;
 mod memory;
 pub mod prefix;
 pub mod v4;
+pub mod v6;
 
 pub use adjacency::{Adjacencies, AdjacencyId, AdjacencyKind, AdjacencyView, Rewrite};
 pub use prefix::{MacAddress, PortId, Prefix, VlanTag};
 pub use v4::Fib4;
+pub use v6::Fib6;
