@@ -57,11 +57,12 @@ impl Arena {
         }
     }
 
-    /// Fails unless one more update surely finds the blocks that it may need. Withdrawals may use the reserve.
-    pub(super) fn check_room(&mut self, withdrawal: bool) -> Result<(), NoNodeLeft> {
+    /// Fails unless one more update surely finds the blocks that it may need. Updates of prefixes that are present may use
+    /// the reserve.
+    pub(super) fn check_room(&mut self, present: bool) -> Result<(), NoNodeLeft> {
         let Arena { retired, free, .. } = self;
         retired.reclaim(|block| free[usize::from(block.lines)].push(block.offset));
-        let wanted = if withdrawal { UPDATE_WORDS } else { RESERVE_WORDS };
+        let wanted = if present { UPDATE_WORDS } else { RESERVE_WORDS };
         if ARENA_WORDS - self.next >= wanted { Ok(()) } else { Err(NoNodeLeft) }
     }
 

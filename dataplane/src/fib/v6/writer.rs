@@ -155,17 +155,18 @@ impl Fib6Writer {
         size_of_val(&*self.fib.root) + self.arena.memory()
     }
 
-    /// Whether a prefix can be added wherever it lies.
-    pub fn has_room(&mut self) -> bool {
-        self.arena.check_room(false).is_ok()
+    /// Whether a prefix can be added wherever it lies or, if it is `present` already, changed or withdrawn. The latter is
+    /// true unless no worker was quiescent for thousands of updates: some room is kept back for it.
+    pub fn has_room(&mut self, present: bool) -> bool {
+        self.arena.check_room(present).is_ok()
     }
 
     /// Adds the prefix, or changes its answer. `address` has no bits beyond `length`.
     ///
     /// # Errors
-    /// [`NoNodeLeft`] if the table is full; nothing was changed.
+    /// [`NoNodeLeft`] if the table is full; nothing was changed. Whoever adds prefixes asks [`Fib6Writer::has_room`] first.
     pub fn insert(&mut self, address: u128, length: u8, id: AdjacencyId) -> Result<(), NoNodeLeft> {
-        self.arena.check_room(false)?;
+        self.arena.check_room(true)?;
         self.update(Update { address, length, change: Change::Insert(answer(length, id)) });
         Ok(())
     }
@@ -173,7 +174,7 @@ impl Fib6Writer {
     /// Withdraws the prefix; `cover` is the next shorter prefix that holds it, as length and answer.
     ///
     /// # Errors
-    /// [`NoNodeLeft`] if the table is full and no worker was quiescent for thousands of updates; nothing was changed.
+    /// [`NoNodeLeft`] if the table is full; nothing was changed.
     pub fn remove(&mut self, address: u128, length: u8, cover: (u8, AdjacencyId)) -> Result<(), NoNodeLeft> {
         self.arena.check_room(true)?;
         self.update(Update { address, length, change: Change::Remove(answer(cover.0, cover.1)) });
