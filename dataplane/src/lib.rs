@@ -8,6 +8,7 @@ pub mod batch;
 pub mod clock;
 pub mod counters;
 pub mod fib;
+pub mod forward;
 pub mod host;
 pub mod neighbor;
 pub mod packet;
