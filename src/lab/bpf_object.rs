@@ -18,6 +18,10 @@ const VLAN_PROTO: i16 = 28;
 const TC_ACT_OK: i32 = 0;
 const TC_ACT_SHOT: i32 = 2;
 const XDP_DROP: i32 = 1;
+const XDP_PASS: i32 = 2;
+/// Offsets in struct xdp_md.
+const XDP_DATA: i16 = 0;
+const XDP_DATA_END: i16 = 4;
 
 /// One instruction, as it lies in the section.
 type Instruction = [u8; 8];
@@ -41,6 +45,26 @@ fn copy(destination: u8, source: u8) -> Instruction {
 /// dst = *(u32 *)(src + offset).
 fn load_word(destination: u8, source: u8, offset: i16) -> Instruction {
     instruction(0x61, destination, source, offset, 0)
+}
+
+/// dst = *(u16 *)(src + offset).
+fn load_half(destination: u8, source: u8, offset: i16) -> Instruction {
+    instruction(0x69, destination, source, offset, 0)
+}
+
+/// dst = *(u8 *)(src + offset).
+fn load_byte(destination: u8, source: u8, offset: i16) -> Instruction {
+    instruction(0x71, destination, source, offset, 0)
+}
+
+/// dst += immediate.
+fn add(destination: u8, immediate: i32) -> Instruction {
+    instruction(0x07, destination, 0, 0, immediate)
+}
+
+/// Skip `ahead` instructions if dst > src.
+fn jump_greater(destination: u8, source: u8, ahead: i16) -> Instruction {
+    instruction(0x2d, destination, source, ahead, 0)
 }
 
 /// dst &= immediate.
@@ -112,9 +136,27 @@ pub fn vlan_pop(vlan: Vlan) -> Vec<u8> {
     object("tc", &program)
 }
 
-/// Object for `ip link set DEV xdp`: drops every frame (the device still counts it).
+/// Object for `ip link set DEV xdp`: drops untagged UDP without IPv4 options or IPv6 extension headers, which the device
+/// still counts; all else passes, since without ARP and ND the router would soon lose its neighbour.
 pub fn sink() -> Vec<u8> {
-    object("xdp", &[set(0, XDP_DROP), exit()])
+    let program = [
+        load_word(2, 1, XDP_DATA),
+        load_word(3, 1, XDP_DATA_END),
+        copy(4, 2),
+        add(4, 34),
+        jump_greater(4, 3, 8),
+        load_half(4, 2, 12),
+        load_byte(5, 2, 14 + 9),
+        jump_equal(4, i32::from(0x0800_u16.to_be()), 2),
+        load_byte(5, 2, 14 + 6),
+        jump_not_equal(4, i32::from(0x86dd_u16.to_be()), 3),
+        jump_not_equal(5, 17, 2),
+        set(0, XDP_DROP),
+        exit(),
+        set(0, XDP_PASS),
+        exit(),
+    ];
+    object("xdp", &program)
 }
 
 /// Writes a relocatable ELF64 file (System V gABI, chapter 4) with one BPF program in the section `section`.
@@ -153,7 +195,7 @@ fn object(section: &str, program: &[Instruction]) -> Vec<u8> {
     let mut body = Vec::new();
     let mut headers = vec![0_u8; SECTION_HEADER];
     // Section type: 1 program data, 2 symbols, 3 strings. Flags: 2 allocated, 4 executable, 1 writable.
-    let mut add = |name: u32, kind: u32, flags: u64, content: &[u8], link: u32, info: u32, entry: u64| {
+    let mut section_of = |name: u32, kind: u32, flags: u64, content: &[u8], link: u32, info: u32, entry: u64| {
         body.resize(body.len().next_multiple_of(8), 0);
         headers.extend(name.to_le_bytes());
         headers.extend(kind.to_le_bytes());
@@ -167,10 +209,10 @@ fn object(section: &str, program: &[Instruction]) -> Vec<u8> {
         headers.extend(entry.to_le_bytes());
         body.extend(content);
     };
-    add(code_name, 1, 2 | 4, &code, 0, 0, 0);
-    add(license_name, 1, 2 | 1, &license, 0, 0, 0);
-    add(symbols_name, 2, 0, &symbols, 4, 1, 24);
-    add(strings_name, 3, 0, &strings, 0, 0, 0);
+    section_of(code_name, 1, 2 | 4, &code, 0, 0, 0);
+    section_of(license_name, 1, 2 | 1, &license, 0, 0, 0);
+    section_of(symbols_name, 2, 0, &symbols, 4, 1, 24);
+    section_of(strings_name, 3, 0, &strings, 0, 0, 0);
     body.resize(body.len().next_multiple_of(8), 0);
 
     // ELF64, little endian; type 1 relocatable; machine 247 BPF; 5 section headers, names in section 4.
@@ -196,7 +238,8 @@ mod tests {
         let table = word(40);
         assert_eq!(table + 5 * 64, file.len(), "the section headers end the file");
         let (offset, size) = (word(table + 64 + 24), word(table + 64 + 32));
-        assert_eq!(file[offset..offset + size], [0xb7, 0, 0, 0, 1, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!((size, file[offset]), (15 * 8, 0x61));
+        assert_eq!(file[offset + size - 16..offset + size], [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl PacketSocket {
         }
     }
 
-    /// Sends up to [`BATCH`] frames in one system call; how many of them the kernel took.
+    /// Sends up to 64 frames in one system call; how many of them the kernel took.
     ///
     /// # Errors
     /// That of the first frame, if not even that was taken.

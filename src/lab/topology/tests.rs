@@ -24,7 +24,9 @@ fn the_plain_lab_is_three_hosts_and_two_links() {
     }
     assert!(!plan.host_batch("b").contains("addr"), "the router sets its own addresses");
     let router = plan.router_batch();
-    assert!(router.contains("addr add 198.18.10.1/24 dev ba0\n") && router.contains("2001:2:0:b::1/64 dev bc0 nodad"));
+    assert!(
+        router.contains("addr replace 198.18.10.1/24 dev ba0\n") && router.contains("2001:2:0:b::1/64 dev bc0 nodad")
+    );
 }
 
 #[test]
@@ -45,8 +47,11 @@ fn further_links_bring_routes_for_the_router() {
     let plan = Topology::new().second_next_hop().narrow_link(1400).plan().unwrap();
     assert_eq!(plan.hosts, ["b", "a", "c", "d", "e"]);
     let router = plan.router_batch();
-    assert!(router.contains("route add 198.18.100.0/24 nexthop via 198.19.10.2 nexthop via 198.18.20.2\n"), "{router}");
-    assert!(router.contains("route add 2001:2:0:e::/64 via 2001:2:0:b::2\n"), "{router}");
+    assert!(
+        router.contains("route replace 198.18.100.0/24 nexthop via 198.19.10.2 nexthop via 198.18.20.2\n"),
+        "{router}"
+    );
+    assert!(router.contains("route replace 2001:2:0:e::/64 via 2001:2:0:b::2\n"), "{router}");
     assert!(plan.host_batch("d").contains("addr add 198.18.100.1/24 dev lo"));
     assert_eq!(plan.forwarders, ["c"]);
 }
