@@ -38,7 +38,13 @@ fn down_leaves_nothing() {
     assert_eq!(remains(&state, &directory).len(), state.namespaces.len() + 2, "all of it is there while it is up");
     assert_eq!(own_devices(), before, "no device is made outside of the lab's namespaces");
     // Processes that ignore SIGTERM end as well, and so do those that nobody holds any more.
-    let stubborn = lab.host("c").unwrap().spawn(&["sh", "-c", "trap '' TERM; sleep 1000 & wait; wait"]).unwrap();
+    let script = "trap '' TERM; echo ready; sleep 1000 & wait; wait";
+    let mut stubborn = lab.host("c").unwrap().spawn(&["sh", "-c", script]).unwrap();
+    wait_until("the trap", LIMIT, || {
+        stubborn.check()?;
+        Ok(if stubborn.log().contains("ready") { Ok(()) } else { Err(stubborn.log()) })
+    })
+    .unwrap();
     let id = stubborn.detach().unwrap();
     lab.down().unwrap();
     assert_eq!(remains(&state, &directory), [""; 0]);
