@@ -440,10 +440,33 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
+/// Asks the processor for the cache line of a value; changes nothing.
+#[inline(always)]
+pub fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no effect on memory, and a reference is a valid address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(ptr::from_ref(value).cast())
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
+
+/// Buffers that travel together between pools.
+const CHUNK: usize = 64;
+
+/// Where pools with too many buffers leave them in chunks for pools with too few: traffic that is handed over, or that goes up to the
+/// host, ends in another pool than the one that it came from.
+struct Depot {
+    chunks: crossbeam_queue::ArrayQueue<[u32; CHUNK]>,
+}
+
 /// A worker's free buffers, last in first out, so that the buffer used next is the one still in the cache.
 pub struct Pool {
     arena: Arc<Arena>,
     free: Vec<u32>,
+    home: usize,
+    depot: Arc<Depot>,
 }
 
 impl Pool {
@@ -454,14 +477,48 @@ impl Pool {
     pub fn split(arena: &Arc<Arena>, n: usize) -> Vec<Pool> {
         assert!(n > 0 && Arc::strong_count(arena) == 1, "an arena is split once, before anyone else holds it");
         let each = arena.count as usize / n;
+        let chunks = crossbeam_queue::ArrayQueue::new(arena.count as usize / CHUNK + 1);
+        let depot = Arc::new(Depot { chunks });
         (0..n)
             .map(|i| {
                 let end = if i + 1 == n { arena.count as usize } else { (i + 1) * each };
                 let mut free = Vec::with_capacity(arena.count as usize);
                 free.extend(((i * each) as u32..end as u32).rev());
-                Pool { arena: arena.clone(), free }
+                Pool { arena: arena.clone(), home: free.len(), free, depot: depot.clone() }
             })
             .collect()
+    }
+
+    /// Evens out with the other pools, a chunk at a time; called once per turn. Lock-free, and no work at all while the
+    /// pool holds between a quarter of its share and its share.
+    #[inline]
+    pub fn balance(&mut self) {
+        if self.free.len() > self.home {
+            self.give();
+        } else if self.free.len() < self.home / 4 {
+            self.fetch();
+        }
+    }
+
+    #[inline(never)]
+    fn give(&mut self) {
+        while self.free.len() >= self.home + CHUNK {
+            let mut chunk = [0; CHUNK];
+            let at = self.free.len() - CHUNK;
+            chunk.copy_from_slice(&self.free[at..]);
+            if self.depot.chunks.push(chunk).is_err() {
+                return;
+            }
+            self.free.truncate(at);
+        }
+    }
+
+    #[inline(never)]
+    fn fetch(&mut self) {
+        while self.free.len() + CHUNK <= self.home / 2 {
+            let Some(chunk) = self.depot.chunks.pop() else { return };
+            self.free.extend_from_slice(&chunk);
+        }
     }
 
     /// The arena the buffers come from.
@@ -579,6 +636,30 @@ mod tests {
         assert_eq!(frame.len(), 100 + HEADROOM);
         assert!(!frame.set_len(DEFAULT_STRIDE + 1));
         pool.free(frame);
+    }
+
+    #[test]
+    fn pools_even_out() {
+        let mut pools = Pool::split(&Arena::new(2048, DEFAULT_STRIDE, HugePages::Off).unwrap(), 2);
+        let mut second = pools.pop().unwrap();
+        let mut first = pools.pop().unwrap();
+        for _ in 0..900 {
+            second.free(first.alloc().unwrap());
+        }
+        for _ in 0..4 {
+            second.balance();
+            first.balance();
+        }
+        assert!(
+            second.available() < 1024 + CHUNK && first.available() >= 256,
+            "{} {}",
+            first.available(),
+            second.available()
+        );
+        second.balance();
+        let rest = 2048 - first.available() - second.available();
+        assert_eq!(rest % CHUNK, 0);
+        assert_eq!(rest / CHUNK, first.depot.chunks.len());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The traits are called once per batch, so they are used as trait objects. Kernel rings and their `unsafe` live in the
 //! folders below; every other module of this crate forbids it.
 
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 use crate::arena::{Frame, Pool};
 use crate::batch::Batch;
@@ -60,7 +60,7 @@ pub trait RxQueue: Send {
     fn receive(&mut self, batch: &mut Batch, max: usize, pool: &mut Pool) -> Result<usize, PortError>;
 
     /// A descriptor that becomes readable when there is something to receive; None where there is none to wait on.
-    fn wait_fd(&self) -> Option<RawFd> {
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
