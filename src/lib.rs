@@ -1,1 +1,7 @@
 //! Ferrule: a software router for a two-NIC gateway box.
+
+pub mod control;
+pub mod failure;
+pub mod log;
+pub mod show;
+pub mod snapshot;
