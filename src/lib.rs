@@ -1,1 +1,3 @@
 //! Ferrule: a software router for a two-NIC gateway box.
+
+pub mod kernel;
