@@ -5,9 +5,7 @@ use ipnetwork::IpNetwork;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A port of the packet path, by its index there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortId(pub u16);
+pub use ferrule_dataplane::packet::PortId;
 
 /// A change of the kernel's control plane. The order in which a batch of events is given is safe to apply one by one:
 /// links first, then new addresses, neighbours, new and changed routes, withdrawn routes, removed addresses, lost links.

@@ -13,9 +13,13 @@
 //! opens them.
 #![forbid(unsafe_code)]
 
+pub mod doctor;
 mod error;
+mod ethtool;
 mod event;
+mod filter;
 mod follower;
+mod iface;
 mod message;
 mod mirror;
 mod monitor;
@@ -24,11 +28,14 @@ mod publish;
 mod resolve;
 mod rules;
 mod socket;
+mod sysctl;
 mod wire;
 
 pub use error::KernelError;
 pub use event::{ControlSink, Event, Hop, LinkState, NeighborState, PortId, RouteAction};
+pub use filter::KernelFilter;
 pub use follower::{Follower, FollowerHandle};
+pub use iface::{HostInterface, OnExit, Takeover, TakeoverOptions, release_all};
 pub use monitor::{Counters, Monitor, MonitorOptions};
 pub use neighbor::ResolutionMode;
 pub use rules::Unsupported;

@@ -66,11 +66,6 @@ impl NetlinkSocket {
         Ok(NetlinkSocket { fd, sequence: 0, buffer: vec![0; BUFFER_LENGTH] })
     }
 
-    /// For poll.
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
     /// Waits up to `timeout` for something to read here or in `other`.
     pub(crate) fn wait(&self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> io::Result<()> {
         let limit = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos() as i64 };

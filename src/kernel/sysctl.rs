@@ -95,13 +95,13 @@ pub(crate) fn host_interface(role: HostRole) -> Vec<Setting> {
     settings
 }
 
-/// Settings of `conf/all` that override what we set on an interface, with what to type.
+/// Settings of `conf/all` that override what we set on an interface, with what to type. (`send_redirects` is left out: on
+/// by default, it takes effect for what the host forwards back through the same TAP, and it is given no such packets.)
 pub(crate) fn overrides() -> Vec<(String, String)> {
     let mut found = Vec::new();
     for (key, harmless, effect) in [
         ("rp_filter", 0, "the host drops packets whose way back leads through another port"),
         ("arp_ignore", 1, "the host answers ARP for fewer addresses than it should"),
-        ("send_redirects", 0, "the host may send ICMP redirects"),
     ] {
         let probe = Setting::new("ipv4/conf", key, 0);
         if let Some(value) = probe.read("all").and_then(|setting| setting.value.parse::<u32>().ok())

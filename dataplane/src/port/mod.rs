@@ -10,6 +10,7 @@ use crate::batch::Batch;
 use crate::packet::{Offload, PortId};
 
 pub mod memory;
+pub mod tapdev;
 
 /// A frame on its way to a device.
 #[must_use = "a frame must be sent or given back"]
