@@ -6,3 +6,5 @@ pub mod failure;
 pub mod log;
 pub mod show;
 pub mod snapshot;
+
+pub mod kernel;

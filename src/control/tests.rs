@@ -35,7 +35,9 @@ impl Gateway for Fake {
 
     fn routes(&self, query: &RouteQuery) -> Vec<RouteRow> {
         let count = if query.lookup.is_some() { 1 } else { 2500 };
-        (0..count).map(|i| RouteRow { prefix: format!("10.{}.{}.0/24", i / 256, i % 256), ..RouteRow::default() }).collect()
+        (0..count)
+            .map(|i| RouteRow { prefix: format!("10.{}.{}.0/24", i / 256, i % 256), ..RouteRow::default() })
+            .collect()
     }
 
     fn neighbors(&self) -> Vec<NeighborRow> {
