@@ -1,7 +1,14 @@
 //! Ferrule: a software router for a two-NIC gateway box.
 
+pub mod cli;
 pub mod control;
 pub mod failure;
 pub mod log;
+pub mod metrics;
+pub mod pktgen;
+pub mod program;
 pub mod show;
+pub mod signals;
 pub mod snapshot;
+pub mod top;
+pub mod watchdog;

@@ -194,12 +194,7 @@ pub struct Limited {
 impl Limited {
     /// One line per `interval_ms` milliseconds.
     pub fn new(interval_ms: u64) -> Limited {
-        Limited {
-            interval_ms,
-            last_ms: AtomicU64::new(u64::MAX),
-            swallowed: AtomicU64::new(0),
-            start: Instant::now(),
-        }
+        Limited { interval_ms, last_ms: AtomicU64::new(u64::MAX), swallowed: AtomicU64::new(0), start: Instant::now() }
     }
 
     /// The line to write at this time (milliseconds since any start), if one may be written.

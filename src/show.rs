@@ -4,10 +4,8 @@
 
 use std::fmt::Write as _;
 
-use crate::snapshot::{
-    FlowRow, NamedCount, NeighborRow, NextHopRow, PortRow, RouteRow, Severity, Snapshot, WorkerRow,
-};
 use crate::snapshot::{Finding, ratio};
+use crate::snapshot::{FlowRow, NamedCount, NeighborRow, NextHopRow, PortRow, RouteRow, Severity, Snapshot, WorkerRow};
 
 /// How a report is written.
 #[derive(Clone, Copy, Debug, Default)]
@@ -120,8 +118,10 @@ pub fn seconds(s: f64) -> String {
 
 /// `show ports`.
 pub fn ports(s: &Snapshot, style: Style) -> String {
-    let mut facts = Table::new(&["Port", "State", "Driver", "Mode", ">Queues", ">MTU", "MAC", "Device", "Host", "VLAN"]);
-    let mut counts = Table::new(&["Port", ">In", ">In bytes", ">Out", ">Out bytes", ">From host", ">To host", ">Copied"]);
+    let mut facts =
+        Table::new(&["Port", "State", "Driver", "Mode", ">Queues", ">MTU", "MAC", "Device", "Host", "VLAN"]);
+    let mut counts =
+        Table::new(&["Port", ">In", ">In bytes", ">Out", ">Out bytes", ">From host", ">To host", ">Copied"]);
     let mut losses = Table::new(&["Port", ">Lost before us", ">Lost after us", ">Re-attached"]);
     let n = |v| number(style, v);
     for p in &s.ports {
@@ -233,7 +233,11 @@ pub fn drops(s: &Snapshot, all: bool, style: Style) -> String {
     for p in &s.ports {
         if p.device_rx_lost + p.device_tx_lost > 0 {
             let (before, after) = (number(style, p.device_rx_lost), number(style, p.device_tx_lost));
-            let _ = write!(out, "\n{}: {before} lost by the device before us, {after} after us (not counted above)", p.name);
+            let _ = write!(
+                out,
+                "\n{}: {before} lost by the device before us, {after} after us (not counted above)",
+                p.name
+            );
         }
     }
     if !out.ends_with('\n') {
@@ -264,7 +268,8 @@ pub fn stats(s: &Snapshot, style: Style) -> String {
     let fast = if d.fastforward { "on" } else { "off" };
     let _ = writeln!(out, "        poll {}, dispatch {}, fastforward {fast}", d.poll, d.dispatch);
     if let Some(left) = d.confirm_left_s {
-        let _ = writeln!(out, "        {}", paint(style, "33", &format!("not confirmed: rolls back in {}", seconds(left))));
+        let _ =
+            writeln!(out, "        {}", paint(style, "33", &format!("not confirmed: rolls back in {}", seconds(left))));
     }
     if let Some(error) = &d.last_error {
         let _ = writeln!(out, "        {}", paint(style, "31", &format!("last reload failed: {error}")));

@@ -399,10 +399,8 @@ impl Snapshot {
             }
             snapshot.ports.push(row);
         }
-        let row = |w: &WorkerView<'_>| WorkerRow {
-            stuck: w.stuck,
-            ..WorkerRow::read(w.worker, w.core, w.counters, stages)
-        };
+        let row =
+            |w: &WorkerView<'_>| WorkerRow { stuck: w.stuck, ..WorkerRow::read(w.worker, w.core, w.counters, stages) };
         snapshot.workers = workers.iter().map(row).collect();
         let reasons = DropReason::ALL.iter();
         snapshot.drops = reasons.map(|r| NamedCount::new(r.label(), sum(&|w| &w.dropped[*r as usize]))).collect();

@@ -62,7 +62,8 @@ impl Listener {
     /// [`Failure::Input`] when another daemon has it, naming its process; or when something else is at the path.
     pub fn bind(options: Options) -> Result<Listener, Failure> {
         let path = &options.path;
-        let told = |what: &str, e: io::Error| Failure::runtime(format!("control socket {}: {what}: {e}", path.display()));
+        let told =
+            |what: &str, e: io::Error| Failure::runtime(format!("control socket {}: {what}: {e}", path.display()));
         if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty() && !d.exists()) {
             fs::create_dir_all(dir).map_err(|e| told("cannot make its directory", e))?;
         }
@@ -301,7 +302,11 @@ fn read_line(stream: &UnixStream, buffer: &mut Vec<u8>, options: &Options) -> Re
                 }
                 buffer.extend_from_slice(&piece[..n]);
             }
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted) => {}
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+                ) => {}
             Err(_) => return Ok(None),
         }
     }
@@ -355,7 +360,9 @@ fn understand(line: &[u8]) -> Result<Request, String> {
     // The version is looked at first: a newer client's words need not be known here.
     match value.get("version").and_then(serde_json::Value::as_u64) {
         Some(v) if v == u64::from(PROTOCOL) => {}
-        Some(v) => return Err(format!("this daemon speaks version {PROTOCOL} of the protocol, not {v}: {}", client::UPDATE)),
+        Some(v) => {
+            return Err(format!("this daemon speaks version {PROTOCOL} of the protocol, not {v}: {}", client::UPDATE));
+        }
         None => return Err(format!("a request is {{\"version\":{PROTOCOL},\"request\":{{\"ask\":...}}}}")),
     }
     serde_json::from_value::<Envelope>(value).map(|e| e.request).map_err(|e| format!("no such request: {e}"))
