@@ -1,4 +1,5 @@
 //! Ferrule: a software router for a two-NIC gateway box.
+pub mod lab;
 
 pub mod cli;
 pub mod control;

@@ -192,7 +192,7 @@ pub fn workers(s: &Snapshot, style: Style) -> String {
             n(w.handed_over),
             n(w.taken_over),
             n(w.held),
-            n(w.in_flight),
+            n(w.ring_in.saturating_sub(w.ring_out)),
             n(w.busy_loops),
             n(w.idle_loops),
             n(w.sleeps),

@@ -186,8 +186,10 @@ pub struct WorkerRow {
     pub taken_over: u64,
     /// Packets held by stages and neighbour queues now.
     pub held: u64,
-    /// Packets in its rings to others now.
-    pub in_flight: u64,
+    /// Packets it put on rings to other threads of ours.
+    pub ring_in: u64,
+    /// Packets it took from such rings; over all threads the difference is on its way.
+    pub ring_out: u64,
     /// ICMP errors not sent because of the rate limit.
     pub icmp_suppressed: u64,
     /// Loops that found something.
@@ -224,7 +226,8 @@ impl WorkerRow {
             handed_over: counters.handed_over.get(),
             taken_over: counters.taken_over.get(),
             held: counters.held.get(),
-            in_flight: counters.in_flight.get(),
+            ring_in: counters.ring_in.get(),
+            ring_out: counters.ring_out.get(),
             icmp_suppressed: counters.icmp_suppressed.get(),
             busy_loops: counters.busy_loops.get(),
             idle_loops: counters.idle_loops.get(),
@@ -383,9 +386,9 @@ impl Snapshot {
             let mut row = PortRow {
                 name: port.name.clone(),
                 mtu: port.mtu(),
-                mac: mac_text(port.mac()),
+                mac: mac_text(port.mac().0),
                 state: if port.is_up() { "up" } else { "down" }.to_owned(),
-                vlan: port.tag.map(|t| format!("{} {}", if t.tpid == 0x88a8 { "802.1ad" } else { "802.1q" }, t.id)),
+                vlan: port.tag.map(|t| format!("{} {}", if t.tpid == 0x88a8 { "802.1ad" } else { "802.1q" }, t.tci & 0x0fff)),
                 ..PortRow::default()
             };
             for counters in workers.iter().filter_map(|w| w.counters.ports.get(usize::from(id.0))) {
@@ -438,13 +441,13 @@ pub mod sample {
 
     use super::*;
     use ferrule_dataplane::packet::PortId;
-    use ferrule_dataplane::ports::Port;
+    use ferrule_dataplane::ports::{MacAddress, Port};
 
     /// Two ports, two workers, one filter stage.
     pub fn snapshot() -> Snapshot {
-        let wan = Port::new("wan", PortId(0), [2, 0, 0, 0, 0, 1], 1500);
+        let wan = Port::new("wan", PortId(0), MacAddress([2, 0, 0, 0, 0, 1]), 1500);
         wan.set_up(true);
-        let lan = Port::new("lan", PortId(1), [2, 0, 0, 0, 0, 2], 9000);
+        let lan = Port::new("lan", PortId(1), MacAddress([2, 0, 0, 0, 0, 2]), 9000);
         let ports = PortTable::new(vec![wan, lan]);
         let counters: Vec<_> = (0..2).map(|_| WorkerCounters::new(2, 1)).collect();
         counters[0].ports[0].received.add(1000, 60_000);

@@ -7,22 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 
+pub use crate::fib::prefix::{MacAddress, VlanTag};
 use crate::packet::PortId;
-
-/// An Ethernet address.
-pub type MacAddress = [u8; 6];
 
 /// The first eight bytes of a frame, masked to its destination address.
 pub const MAC_MASK: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
-
-/// A VLAN tag's protocol and number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct VlanTag {
-    /// 0x8100 (802.1Q) or 0x88a8 (802.1ad).
-    pub tpid: u16,
-    /// 1 to 4094.
-    pub id: u16,
-}
 
 /// Addresses of a port that Ferrule itself uses: as the source of its ICMP errors, and in standalone mode to answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,7 +71,7 @@ impl Port {
     /// Its MAC address.
     pub fn mac(&self) -> MacAddress {
         let b = self.mac_word().to_ne_bytes();
-        [b[0], b[1], b[2], b[3], b[4], b[5]]
+        MacAddress([b[0], b[1], b[2], b[3], b[4], b[5]])
     }
 
     /// Changes the MAC address.
@@ -124,7 +113,8 @@ impl Port {
 }
 
 fn mac_word(mac: MacAddress) -> u64 {
-    u64::from_ne_bytes([mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], 0, 0])
+    let [a, b, c, d, e, f] = mac.0;
+    u64::from_ne_bytes([a, b, c, d, e, f, 0, 0])
 }
 
 /// All ports, by [`PortId`].

@@ -22,7 +22,7 @@ pub fn pop_tag(frame: &mut Frame) -> Option<()> {
     frame.trim_front(4).then_some(())
 }
 
-/// Puts a tag with priority 0 on; None where the headroom is used up.
+/// Puts a tag on; None where the headroom is used up.
 pub fn push_tag(frame: &mut Frame, tag: VlanTag) -> Option<()> {
     if !frame.extend_front(4) {
         return None;
@@ -30,6 +30,6 @@ pub fn push_tag(frame: &mut Frame, tag: VlanTag) -> Option<()> {
     let h = frame.header_mut();
     h.copy_within(4..16, 0);
     h[12..14].copy_from_slice(&tag.tpid.to_be_bytes());
-    h[14..16].copy_from_slice(&tag.id.to_be_bytes());
+    h[14..16].copy_from_slice(&tag.tci.to_be_bytes());
     Some(())
 }
