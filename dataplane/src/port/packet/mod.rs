@@ -246,13 +246,9 @@ fn join_fanout(fanout: Fanout, rings: &[receive::ReceiveRing]) -> io::Result<()>
     let mode = match fanout {
         Fanout::Hash => libc::PACKET_FANOUT_HASH,
         Fanout::DeviceQueue => libc::PACKET_FANOUT_QM,
-    } as u32;
+    };
     let Some((first, rest)) = rings.split_first() else { return Ok(()) };
-    sys::set_packet_option(
-        first.fd(),
-        libc::PACKET_FANOUT,
-        &((mode | libc::PACKET_FANOUT_FLAG_UNIQUEID as u32) << 16),
-    )?;
+    sys::set_packet_option(first.fd(), libc::PACKET_FANOUT, &((mode | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16))?;
     let group = sys::fanout_value(first.fd())? & 0xffff;
     for ring in rest {
         sys::set_packet_option(ring.fd(), libc::PACKET_FANOUT, &(group | mode << 16))?;
