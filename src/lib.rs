@@ -3,6 +3,8 @@ pub mod lab;
 
 pub mod cli;
 pub mod control;
+pub mod daemon;
+pub mod doctor;
 pub mod failure;
 pub mod log;
 pub mod metrics;
