@@ -7,6 +7,8 @@ use std::path::Path;
 
 use crate::cli::commands::Program;
 use crate::cli::{CheckArgs, Common, CompareArgs, LabArgs, PrivilegeTestArgs, RunArgs};
+use crate::control::DEFAULT_SOCKET;
+use crate::daemon;
 use crate::failure::Failure;
 use crate::pktgen::{Opened, Opener, Wanted};
 use crate::snapshot::Finding;
@@ -19,8 +21,11 @@ fn missing(what: &str) -> Failure {
 }
 
 impl Program for Ferrule {
-    fn run(&self, _args: &RunArgs, _common: &Common) -> Result<(), Failure> {
-        Err(missing("run"))
+    fn run(&self, args: &RunArgs, common: &Common) -> Result<(), Failure> {
+        // The file names the socket; the flag wins where it was given.
+        let socket = (common.socket != Path::new(DEFAULT_SOCKET)).then(|| common.socket.clone());
+        let (config, state_directory) = (args.config.clone(), args.state_directory.clone());
+        daemon::run(&daemon::RunOptions { config, socket, state_directory })
     }
 
     fn check(&self, _args: &CheckArgs, _common: &Common) -> Result<String, Failure> {
