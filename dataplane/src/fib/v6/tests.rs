@@ -12,11 +12,7 @@ impl Oracle {
         let holds = |&(&(length, network), _): &(&(u8, u128), &u32)| {
             length < shorter_than && address & mask6(length) == network
         };
-        self.0
-            .iter()
-            .filter(holds)
-            .next_back()
-            .map_or((0, AdjacencyId(0)), |(&(length, _), &id)| (length, AdjacencyId(id)))
+        self.0.iter().rfind(holds).map_or((0, AdjacencyId(0)), |(&(length, _), &id)| (length, AdjacencyId(id)))
     }
 
     fn lookup(&self, address: u128) -> AdjacencyId {
