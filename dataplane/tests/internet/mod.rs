@@ -89,7 +89,7 @@ impl Random {
 
     /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(end) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
     fn pick<T: Copy>(&mut self, shares: &[T], share: impl Fn(&T) -> u32) -> T {
