@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::arena::Pool;
 use crate::batch::{BATCH_MAX, Batch};
-use crate::clock::Clock;
+use crate::clock::{Clock, ClockSource};
 use crate::counters::WorkerCounters;
 use crate::host::HostLink;
 use crate::neighbor::{NeighborQueues, NextHopKey};
@@ -63,6 +63,8 @@ pub struct Options {
     pub dhcp_bypass: bool,
     /// Whether a flow must be handled by the worker its hash names.
     pub flow_owner: bool,
+    /// What tells the time.
+    pub clock: ClockSource,
 }
 
 impl Default for Options {
@@ -78,6 +80,7 @@ impl Default for Options {
             icmp_rate: (1000, 100),
             dhcp_bypass: true,
             flow_owner: false,
+            clock: ClockSource::Tsc,
         }
     }
 }
@@ -176,11 +179,11 @@ impl Worker {
         Worker {
             neighbors: NeighborQueues::new(parts.options.neighbor_queue, parts.options.neighbor_limit),
             icmp_limit: TokenBucket::new(rate, burst),
+            clock: Clock::of(parts.options.clock.clone()),
             options: parts.options,
             shared: parts.shared,
             counters: parts.counters,
             pool: parts.pool,
-            clock: Clock::new(),
             quiesce: parts.quiesce,
             rx: Vec::with_capacity(ports),
             tx: (0..ports).map(|i| tx::TxSide::new(PortId(i as u16))).collect(),
@@ -203,6 +206,11 @@ impl Worker {
     /// Its counters.
     pub fn counters(&self) -> &Arc<WorkerCounters> {
         &self.counters
+    }
+
+    /// Whether it keeps packets that time alone will move: for a driver of virtual time, which must not stop yet.
+    pub fn holds(&self) -> bool {
+        self.counters.held.get() != 0
     }
 
     /// Free buffers, for tests and gauges.
