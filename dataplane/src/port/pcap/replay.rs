@@ -28,7 +28,9 @@ pub struct Replayed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     /// Frames are due and nobody takes them.
-    #[error("the frame of {due} ns was not taken for a minute of virtual time: there are no free buffers, or no worker has its port")]
+    #[error(
+        "the frame of {due} ns was not taken for a minute of virtual time: there are no free buffers, or no worker has its port"
+    )]
     Stalled {
         /// The frame's time stamp.
         due: Nanos,
