@@ -249,6 +249,7 @@ impl Builder {
                 ends.push(end);
             }
         }
+        let control = Arc::new(Waker::new()?);
         let time = self.virtual_time.then(VirtualClock::default);
         self.options.clock = time.clone().map_or(ClockSource::Tsc, ClockSource::Virtual);
         let lonely = n == 1 && self.options.dispatch == Dispatch::Direct;
@@ -283,14 +284,14 @@ impl Builder {
                 host: link,
                 rings,
                 requests,
+                control: control.clone(),
                 mailbox: mailbox.clone(),
             });
             world.workers.push(worker);
             world.mailboxes.push(mailbox);
             world.requests.push(asked);
         }
-        for (port, plan) in self.ports.iter().enumerate().filter(|(_, plan)| plan.vlan.is_none()) {
-            debug_assert!(plan.vlan.is_none());
+        for (port, _) in self.ports.iter().enumerate().filter(|(_, plan)| plan.vlan.is_none()) {
             for worker in 0..n {
                 let (pair, peer) = memory::queue(PortId(port as u16), self.ring);
                 world.attach(worker, pair);

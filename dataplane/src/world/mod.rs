@@ -207,6 +207,7 @@ impl World {
     /// Gives a port another queue pair on one worker (of any driver). Its memory queue, if it had one, is gone from the worker; what had
     /// left it can still be collected.
     pub fn attach(&mut self, worker: usize, pair: QueuePair) {
+        self.command(worker, Command::Detach(pair.port));
         self.command(worker, Command::Attach(pair));
     }
 
