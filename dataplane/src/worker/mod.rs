@@ -18,7 +18,7 @@ use crate::batch::{BATCH_MAX, Batch};
 use crate::clock::{Clock, ClockSource};
 use crate::counters::WorkerCounters;
 use crate::host::HostLink;
-use crate::neighbor::{NeighborQueues, NextHopKey};
+use crate::neighbor::{self, NeighborQueues, NextHopKey};
 use crate::packet::{Packet, PortId};
 use crate::port::{QueueStatistics, RxQueue, TxFrame};
 use crate::quiesce;
@@ -132,6 +132,28 @@ impl Rings {
     }
 }
 
+/// Memory for one look at the waiting packets.
+struct Waits {
+    ready: Vec<Packet>,
+    failed: Vec<Packet>,
+    asks: Vec<NextHopKey>,
+}
+
+/// Without memory: what `std::mem::take` leaves behind for a moment.
+impl Default for Waits {
+    fn default() -> Self {
+        Waits { ready: Vec::new(), failed: Vec::new(), asks: Vec::new() }
+    }
+}
+
+impl Waits {
+    fn new() -> Waits {
+        // The last neighbour of a look may go past the bound with all of its packets.
+        let most = neighbor::POLL_MAX + neighbor::QUEUE_MAX;
+        Waits { ready: Vec::with_capacity(most), failed: Vec::with_capacity(most), asks: Vec::with_capacity(most) }
+    }
+}
+
 /// One worker and all that it owns.
 pub struct Worker {
     options: Options,
@@ -154,6 +176,9 @@ pub struct Worker {
     host: Option<HostLink>,
     rings: Rings,
     neighbors: NeighborQueues,
+    waits: Waits,
+    /// Packets in `neighbors` that the gauge shows.
+    waiting: u64,
     /// Next hops to be resolved, for the control thread.
     requests: rtrb::Producer<NextHopKey>,
     /// Rouses the control thread.
@@ -201,6 +226,8 @@ impl Worker {
             neighbors: NeighborQueues::new(parts.options.neighbor_queue, parts.options.neighbor_limit),
             icmp_limit: TokenBucket::new(rate, burst),
             clock: Clock::of(parts.options.clock.clone()),
+            waits: Waits::new(),
+            waiting: 0,
             options: parts.options,
             shared: parts.shared,
             counters: parts.counters,

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Dispatch, Event, Relayed, RxSide, Worker};
+use super::{Dispatch, Event, Relayed, RxSide, Waits, Worker};
 use crate::arena::HEADROOM;
 use crate::batch::{Batch, Taken};
 use crate::clock;
@@ -81,6 +81,10 @@ impl Worker {
         self.now = self.clock.at(clock::cycles());
         self.counters.heartbeat.add(1);
         let mut found = 0;
+        // Before anything new, so that what waited leaves first.
+        if self.neighbors.due(self.now) {
+            self.poll_neighbors();
+        }
         for i in 0..self.rx.len() {
             found += self.receive(i);
         }
@@ -92,9 +96,6 @@ impl Worker {
         }
         if self.rings.relay_from.iter().any(|r| !r.is_empty()) {
             found += self.send_relayed();
-        }
-        if self.neighbors.due(self.now) {
-            self.poll_neighbors();
         }
         if self.now >= self.statistics_due {
             self.statistics_due = self.now + STATISTICS_EVERY;
@@ -658,7 +659,7 @@ impl Worker {
             }
             Queued::Refused(packet, reason) => context!(self).discard(packet, reason),
         }
-        self.counters.held.set(self.neighbors.held() as u64);
+        self.note_waiting();
     }
 
     fn ask(&mut self, key: NextHopKey) {
@@ -672,36 +673,40 @@ impl Worker {
 
     /// Sends what its neighbour was found for, and gives up on the rest in time.
     fn poll_neighbors(&mut self) {
-        let mut neighbors = std::mem::replace(&mut self.neighbors, crate::neighbor::NeighborQueues::new(1, 0));
         let fib = self.shared.fib.clone();
-        let mut ready = std::mem::take(&mut self.fragments);
-        let mut asks: smallvec::SmallVec<[NextHopKey; 16]> = smallvec::SmallVec::new();
+        let mut waits = std::mem::take(&mut self.waits);
         let state = |_: NextHopKey, packet: &Packet| match forward::adjacency(packet, &fib).1.kind() {
             AdjacencyKind::Forward => NeighborState::Ready,
             AdjacencyKind::Glean | AdjacencyKind::Unresolved | AdjacencyKind::Multipath => NeighborState::Unresolved,
             _ => NeighborState::Failed,
         };
-        let mut failed: smallvec::SmallVec<[Packet; 16]> = smallvec::SmallVec::new();
-        neighbors.poll(
+        let Waits { ready, failed, asks } = &mut waits;
+        self.neighbors.poll(
             self.now,
             state,
             |packet, outcome| if outcome == Outcome::Ready { ready.push(packet) } else { failed.push(packet) },
             |key| asks.push(key),
         );
-        self.neighbors = neighbors;
-        self.counters.held.set(self.neighbors.held() as u64);
+        self.note_waiting();
         for mut packet in ready.drain(..) {
             packet.adjacency = forward::adjacency(&packet, &fib).0;
             self.egress(packet);
         }
-        self.fragments = ready;
-        for packet in failed {
+        for packet in failed.drain(..) {
             self.refuse(Refusal::HostUnreachable, &packet);
             context!(self).discard(packet, DropReason::NeighborFailed);
         }
-        asks.into_iter().for_each(|key| self.ask(key));
+        asks.drain(..).for_each(|key| self.ask(key));
+        self.waits = waits;
         self.settle();
         self.flush();
+    }
+
+    /// Brings the gauge up to date; what stages hold is in it too, counted by [`Context::hold`].
+    fn note_waiting(&mut self) {
+        let waiting = self.neighbors.held() as u64;
+        self.counters.held.add(waiting.wrapping_sub(self.waiting));
+        self.waiting = waiting;
     }
 
     fn poll_stages(&mut self) -> usize {
