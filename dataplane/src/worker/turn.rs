@@ -301,7 +301,7 @@ impl Worker {
             Verdict::Forward => self.egress(packet),
             Verdict::Host(class) => self.to_host(packet, class),
             Verdict::Drop(reason) => context!(self).discard(packet, reason),
-            // The stage kept a copy of nothing: it took the bytes out of this packet and left the buffer.
+            // A held packet left an empty buffer here (Context::hold); of a consumed one the stage has taken what it wanted.
             Verdict::Held | Verdict::Consumed(_) => self.pool.free(packet.frame),
         }
     }
@@ -709,6 +709,13 @@ impl Worker {
         self.waiting = waiting;
     }
 
+    /// Ends the line-up; what its stages held is dropped and counted by them.
+    pub(super) fn close_stages(&mut self) {
+        for mut stage in std::mem::take(&mut self.stages) {
+            stage.close(&mut context!(self));
+        }
+    }
+
     fn poll_stages(&mut self) -> usize {
         let mut batch = std::mem::take(&mut self.out);
         for i in 0..self.stages.len() {
@@ -717,6 +724,7 @@ impl Worker {
             }
         }
         let n = batch.len();
+        self.counters.held.add((n as u64).wrapping_neg());
         batch.consume(|packet| self.full_one(Entry::Out, packet.take()));
         self.out = batch;
         self.flush();
@@ -770,7 +778,12 @@ impl Worker {
         for packet in left {
             context!(self).discard(packet, DropReason::Shutdown);
         }
-        self.counters.held.set(0);
+        self.note_waiting();
+        self.close_stages();
+        while let Some(Ok(packet)) = self.host.as_mut().map(|host| host.from_host.pop()) {
+            self.counters.ring_out.add(1);
+            context!(self).discard(packet, DropReason::Shutdown);
+        }
         for ring in &mut self.rings.relay_from {
             while let Ok(relayed) = ring.pop() {
                 self.counters.ring_out.add(1);
