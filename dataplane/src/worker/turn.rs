@@ -503,8 +503,7 @@ impl Worker {
             self.out = out;
             self.generating = made;
         }
-        let rest = std::mem::take(&mut self.generated);
-        for packet in rest {
+        while let Some(packet) = self.generated.pop() {
             context!(self).discard(packet, DropReason::RouteLoop);
         }
     }
