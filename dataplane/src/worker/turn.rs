@@ -25,6 +25,8 @@ pub enum Entry {
     Out,
 }
 
+/// Most VLAN tags of a packet, as in the parser.
+const TAGS_MAX: usize = 2;
 /// How far ahead headers are prefetched while parsing.
 const AHEAD: usize = 8;
 /// Turns below this many packets are stamped only now and then: five stamps would cost more than the packets.
@@ -134,6 +136,9 @@ impl Worker {
         self.counters.ports[usize::from(port.0)].received.add(n as u64, bytes);
         stamp.to(&self.counters.nodes[RX], n);
         self.parse(port);
+        if self.shared.ports.get(port).is_some_and(|p| !p.vlans.is_empty()) {
+            self.count_tagged(port);
+        }
         stamp.to(&self.counters.nodes[PARSE], n);
         if self.options.dispatch == Dispatch::Queued {
             self.enqueue_all();
@@ -357,9 +362,11 @@ impl Worker {
             context!(self).discard(packet, DropReason::TxRefused);
             return;
         }
-        if let Some(tag) = info.tag {
+        let (mut info, mut at) = (info, port);
+        for _ in 0..TAGS_MAX {
+            let Some(tag) = info.tag else { break };
             let len = packet.frame.len() as u64;
-            self.counters.ports[usize::from(port.0)].vlan_transmitted.add(1, len);
+            self.counters.ports[usize::from(at.0)].vlan_transmitted.add(1, len);
             debug_assert!(packet.frame.headroom() <= HEADROOM + 64);
             if ether::push_tag(&mut packet.frame, tag).is_none() {
                 context!(self).discard(packet, DropReason::TxRefused);
@@ -368,8 +375,28 @@ impl Worker {
             if packet.offload.csum_start != 0 {
                 packet.offload.csum_start += 4;
             }
+            at = info.physical;
+            let Some(parent) = shared.ports.get(at) else { break };
+            info = parent;
         }
-        self.send_packet(info.physical, packet);
+        self.send_packet(at, packet);
+    }
+
+    /// Books the packets of a batch that came in with a tag at the port that the tag names.
+    #[inline(never)]
+    fn count_tagged(&mut self, port: PortId) {
+        for packet in self.batch.packets() {
+            let (mut at, mut len) = (packet.ingress, packet.frame.len() as u64);
+            for _ in 0..TAGS_MAX {
+                if at == port {
+                    break;
+                }
+                self.counters.ports[usize::from(at.0)].vlan_received.add(1, len);
+                len += 4;
+                let Some(info) = self.shared.ports.get(at) else { break };
+                at = info.physical;
+            }
+        }
     }
 
     /// Gathers the frame for its port, straight from the batch.
