@@ -19,3 +19,4 @@ pub mod rate;
 pub mod stage;
 pub mod verdict;
 pub mod wake;
+pub mod worker;

@@ -22,6 +22,17 @@ use std::sync::Arc;
 pub struct Fib {
     /// IPv4.
     pub v4: Arc<Fib4>,
+    /// IPv6.
+    pub v6: Fib6Stub,
     /// Where look-ups lead.
     pub adjacencies: Arc<Adjacencies>,
+}
+
+/// stub
+pub struct Fib6Stub;
+impl Fib6Stub {
+    /// stub
+    pub fn lookup(&self, _d: u128) -> AdjacencyId {
+        AdjacencyId(0)
+    }
 }
