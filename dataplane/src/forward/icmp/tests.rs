@@ -474,7 +474,7 @@ fn a_bad_option_is_pointed_at() {
         (&[1, 7, 9, 0], 21),
         (&[1, 1, 1, 7], 23),
         (&[7, 3, 4, 68, 3, 0, 1, 68], 27),
-        (&[7, 3, 4, 68, 5, 0, 0, 0], 23),
+        (&[7, 3, 4, 68, 6, 0, 0, 0], 23),
     ];
     for (options, pointer) in cases {
         let bytes = with_options(options);
