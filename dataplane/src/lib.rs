@@ -10,6 +10,7 @@ pub mod counters;
 pub mod fib;
 pub mod forward;
 pub mod host;
+pub mod host_io;
 pub mod neighbor;
 pub mod packet;
 pub mod port;

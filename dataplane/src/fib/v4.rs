@@ -133,10 +133,12 @@ impl Fib4Writer {
             + self.retired.memory()
     }
 
-    /// Whether a prefix longer than /24 can be added wherever it lies.
-    pub fn has_room(&mut self) -> bool {
+    /// Whether a prefix longer than /24 can be added that holds `address`.
+    pub fn has_room(&mut self, address: u32) -> bool {
         self.reclaim();
-        !self.free.is_empty() || (self.high_water as usize) < GROUPS
+        !self.free.is_empty()
+            || (self.high_water as usize) < GROUPS
+            || self.fib.top[(address >> 8) as usize].load(Ordering::Relaxed) & GROUP_BIT != 0
     }
 
     fn reclaim(&mut self) {
@@ -287,7 +289,7 @@ mod tests {
     fn a_full_table_is_refused_and_left_alone() {
         let (fib, mut writer) = Fib4::new(&Domain::new(1));
         writer.high_water = GROUPS as u32;
-        assert!(!writer.has_room());
+        assert!(!writer.has_room(ip(10, 0, 0, 1)));
         assert_eq!(writer.insert(ip(10, 0, 0, 1), 32, AdjacencyId(1)), Err(NoGroupLeft));
         assert_eq!(fib.lookup(ip(10, 0, 0, 1)), AdjacencyId(0));
         assert_eq!(writer.insert(ip(10, 0, 0, 0), 24, AdjacencyId(1)), Ok(()));

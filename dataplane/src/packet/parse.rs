@@ -208,6 +208,23 @@ pub fn parse_slow(packet: &mut Packet, ingress: &Ingress<'_>) {
     }
 }
 
+/// Reads what it can of a frame that the host's stack made: the Out hook wants its fields, but the frame goes out as it is. Its verdict stays
+/// Forward; one that makes no sense stays [`Family::Other`].
+pub fn parse_from_host(packet: &mut Packet, ports: &PortTable) {
+    let flags = packet.flags;
+    let Some(ingress) = Ingress::new(ports, packet.ingress, false) else { return };
+    let ingress = Ingress { host: false, mtu: usize::MAX, ..ingress };
+    let read = match be16(packet.frame.header(), 12) {
+        ether::IPV4 => ipv4(packet, &ingress),
+        ether::IPV6 => ipv6(packet, &ingress),
+        _ => Ok(()),
+    };
+    if read.is_err() || !packet.goes_on() {
+        (packet.family, packet.protocol, packet.l4, packet.flags) = (Family::Other, 0, 0, flags);
+        packet.judge(Verdict::Forward);
+    }
+}
+
 fn dissect(packet: &mut Packet, ingress: &Ingress<'_>) -> Result<(), DropReason> {
     if packet.frame.seg_len() < ETHERNET_LEN {
         return Err(DropReason::EthernetTruncated);

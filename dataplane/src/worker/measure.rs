@@ -1,7 +1,6 @@
 //! temporary measurement
 use super::*;
 use crate::arena::*;
-use crate::fib::adjacency::*;
 use crate::fib::*;
 use crate::packet::Offload;
 use crate::packet::hash::HashSeed;
@@ -11,41 +10,49 @@ use crate::stage::*;
 use std::sync::Arc;
 pub fn run(buffers: u32, stride: usize, shuffled: bool, dests: usize) {
     let domain = crate::quiesce::Domain::new(1);
-    let (v4, mut w4) = Fib4::new(&domain);
-    let adj = Adjacencies::new(65536, 4096);
-    for i in 0..64u32 {
-        let mut c = AdjacencyContent::new(AdjacencyKind::Forward);
-        c.port = PortId(1);
-        c.mtu = 1500;
-        c.destination = MacAddress([2, 0, 0, 0, 0, 9]);
-        c.source = MacAddress([2, 0, 0, 0, 0, 2]);
-        adj.write(AdjacencyId(1000 + i), &c);
+    let mut t = RoutingTable::new(&domain, TableLimits::default());
+    for i in 0..2u16 {
+        t.port_set(
+            PortId(i),
+            PortSettings { mac: MacAddress([2, 0, 0, 0, 0, 1 + i as u8]), mtu: 1500, vlan: None, up: true },
+        )
+        .unwrap();
+    }
+    let p4 = |a: u32, l: u8| Prefix::V4 { address: a, length: l };
+    t.route_replace(p4(0x0a000000, 24), 0, RouteKind::Connected { port: PortId(1) }).unwrap();
+    let gw = |i: u32| -> std::net::IpAddr { std::net::Ipv4Addr::from(0x0a000001 + i).into() };
+    for i in 0..64 {
+        t.neighbor_set(PortId(1), gw(i), Some(MacAddress([2, 0, 0, 0, 1, i as u8]))).unwrap();
     }
     if dests == 1 {
-        w4.insert(0xc6130000, 16, AdjacencyId(1000)).ok();
+        t.route_replace(p4(0xc6130000, 16), 0, RouteKind::via(PortId(1), gw(0))).unwrap();
     } else {
-        for i in 0..(1u32 << 24) {
-            if i % 16 == 0 {
-                w4.insert(i << 8, 20, AdjacencyId(1000 + (i / 16) % 64)).ok();
+        for i in 0..(1u32 << 20) {
+            let a = i << 12;
+            let top = a >> 24;
+            if top == 0 || top == 127 || top >= 224 || top == 10 {
+                continue;
             }
+            t.route_replace(p4(a, 20), 0, RouteKind::via(PortId(1), gw(i % 64))).unwrap();
         }
         let mut x = 1u64;
         for _ in 0..256 {
             x ^= x << 13;
             x ^= x >> 7;
             x ^= x << 17;
-            w4.insert((x as u32) & !127, 25, AdjacencyId(1001)).ok();
+            let a = x as u32 & !127;
+            let top = a >> 24;
+            if top == 0 || top == 127 || top >= 224 {
+                continue;
+            }
+            t.route_replace(p4(a, 25), 0, RouteKind::via(PortId(1), gw(1))).ok();
         }
     }
     let ports = PortTable::new(vec![
         Port::new("a", PortId(0), MacAddress([2, 0, 0, 0, 0, 1]), 1500),
         Port::new("b", PortId(1), MacAddress([2, 0, 0, 0, 0, 2]), 1500),
     ]);
-    let shared = Arc::new(Shared {
-        fib: Arc::new(Fib { v4, v6: Fib6Stub, adjacencies: Arc::new(adj) }),
-        ports,
-        seed: HashSeed::random(),
-    });
+    let shared = Arc::new(Shared { fib: t.fib(), ports, seed: HashSeed::random() });
     let arena = Arena::new(buffers + 64, stride, HugePages::Prefer).unwrap();
     let pool = Pool::split(&arena, 1).remove(0);
     let bell = Arc::new(Waker::new().unwrap());
