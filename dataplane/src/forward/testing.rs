@@ -2,14 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
-
 use etherparse::PacketBuilder;
 
 use crate::arena::{Arena, DEFAULT_STRIDE, HugePages, Pool};
 use crate::clock::Nanos;
 use crate::counters::WorkerCounters;
-use crate::fib::{Adjacencies, Fib, Fib4, Fib6Stub};
+use crate::fib::{RoutingTable, TableLimits};
 use crate::packet::hash::HashSeed;
 use crate::packet::parse::{Ingress, parse};
 use crate::packet::{Flags, Offload, Packet, PortId};
@@ -76,8 +74,9 @@ pub fn ports() -> PortTable {
 
 /// Routes that lead nowhere: nothing in this folder looks them up.
 pub fn shared(ports: PortTable) -> Shared {
-    let fib = Fib { v4: Fib4::new(&Domain::new(1)).0, v6: Fib6Stub, adjacencies: Arc::new(Adjacencies::new(16, 1)) };
-    Shared { fib: Arc::new(fib), ports, seed: HashSeed(0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321) }
+    let limits = TableLimits { adjacencies: 64, multipath_groups: 1 };
+    let fib = RoutingTable::new(&Domain::new(1), limits).fib();
+    Shared { fib, ports, seed: HashSeed(0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321) }
 }
 
 impl Bench {
