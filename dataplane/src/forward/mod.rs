@@ -15,6 +15,8 @@ pub mod reset;
 #[cfg(test)]
 mod testing;
 
+pub use icmp::refuse;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::fib::{AdjacencyId, AdjacencyKind, AdjacencyView, Fib};

@@ -391,7 +391,7 @@ proptest! {
     fn any_ip_bytes_are_judged_alike(v4: bool, bytes in proptest::collection::vec(any::<u8>(), 20..120)) {
         let mut frame = [&US[..], &PEER, if v4 { &[8, 0] } else { &[0x86, 0xdd] }, &bytes].concat();
         // The first nibbles right, so that the rest is looked at.
-        frame[14] = if v4 { 0x40 | frame[14] % 12 } else { 0x60 | frame[14] & 15 };
+        frame[14] = if v4 { 0x40 | (frame[14] % 12) } else { 0x60 | (frame[14] & 15) };
         let len = frame.len() - 14;
         if v4 {
             frame[16..18].copy_from_slice(&(len as u16).to_be_bytes());

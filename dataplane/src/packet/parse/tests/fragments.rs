@@ -6,7 +6,7 @@ use super::*;
 pub(super) fn v4(protocol: u8, offset: u16, more: bool, payload: &[u8]) -> Vec<u8> {
     with(ip(true, protocol, payload), |b| {
         b[18..20].copy_from_slice(&[0xbe, 0xef]);
-        b[20..22].copy_from_slice(&(offset / 8 | if more { 0x2000 } else { 0 }).to_be_bytes());
+        b[20..22].copy_from_slice(&((offset / 8) | if more { 0x2000 } else { 0 }).to_be_bytes());
     })
 }
 
