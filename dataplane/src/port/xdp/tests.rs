@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::device::{self, AttachedMode, Device};
 use super::program::{AttachError, Fragments, ModeChoice, PROGRAM_NAME, Redirect, Unclaimed, XdpMode};
-use super::{CopyMode, RingSizes, Umem, XdpConfig, XdpError, XdpPort, ZeroCopy, bpf};
+use super::{Acquired, CopyMode, RingSizes, Umem, XdpConfig, XdpError, XdpPort, ZeroCopy, bpf};
 use crate::arena::{Arena, DEFAULT_STRIDE, HugePages, Pool};
 use crate::batch::Batch;
 use crate::packet::{Flags, Offload, PortId};
@@ -753,6 +753,36 @@ fn every_frame_of_a_long_burst_is_sent_in_order_and_every_buffer_returns() {
             assert!(Instant::now() < deadline, "{seen} of {total} arrived");
         }
         assert_eq!((router.pair.tx.outstanding(), router.pair.tx.statistics().tx_lost), (0, 0));
+        close_all(vec![router], pool);
+    });
+}
+
+#[test]
+fn a_daemon_without_privilege_works_with_what_a_helper_acquired() {
+    in_namespace(|| {
+        veth("a", 1, 1500);
+        let (umem, mut pool) = memory(DEFAULT_STRIDE);
+        let host = Host::on("a0");
+        let config = XdpConfig { rings: RINGS, ..XdpConfig::new("a1", PortId(0)) };
+        let acquired = Acquired::acquire(&config).unwrap();
+        let (text, borrowed) = acquired.to_message();
+        let descriptors: Vec<_> = borrowed.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+        assert!(Acquired::from_message("ferrule-xdp-0\n", Vec::new()).is_err());
+        assert!(Acquired::from_message(&text, Vec::new()).is_err());
+        let received = Acquired::from_message(&text, descriptors).unwrap();
+        drop(acquired);
+        // This thread alone becomes nobody, which drops its capabilities (glibc's setresuid would change all threads).
+        // SAFETY: setresuid takes no pointers.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+        assert!(matches!(open_error(&config, &umem), XdpError::Attach(_)), "nobody may not attach by itself");
+        let (port, mut pairs) = XdpPort::assemble(&config, received, &umem).unwrap();
+        assert_eq!(port.report().mode, XdpMode::Native);
+        let mut router = Opened { port, pair: pairs.remove(0) };
+        poll_once(&mut router.pair, &mut pool);
+        host.send(&frame(1, 333));
+        let frames = receive(&mut router.pair, 1, &mut pool);
+        transmit(&mut router.pair, frames, &mut pool);
+        assert_eq!(host.receive(PATIENCE), Some(frame(1, 333)));
         close_all(vec![router], pool);
     });
 }
