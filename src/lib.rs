@@ -1,1 +1,2 @@
 //! Ferrule: a software router for a two-NIC gateway box.
+pub mod lab;

@@ -141,6 +141,8 @@ labelled! {
         TcpOffset = "tcp_offset",
         /// A UDP length below eight or past the datagram.
         UdpLength = "udp_length",
+        /// A packet for the box itself whose transport checksum is wrong (standalone mode).
+        TransportChecksum = "transport_checksum",
         /// TTL or hop limit ran out.
         TtlExpired = "ttl_expired",
         /// No route.

@@ -117,6 +117,14 @@ pub fn decrement_ttl(ttl: &mut u8, check: &mut [u8; 2]) {
     *check = ((s + (s >> 16)) as u16).to_be_bytes();
 }
 
+/// Undoes [`decrement_ttl`], to the bit: for quoting a packet as it arrived.
+pub fn restore_ttl(ttl: &mut u8, check: &mut [u8; 2]) {
+    *ttl = ttl.wrapping_add(1);
+    let c = u16::from_be_bytes(*check);
+    // Below 0x0100 the decrement carried out and added the carry back in.
+    *check = c.checked_sub(0x0100).unwrap_or(c.wrapping_add(0xfeff)).to_be_bytes();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,6 +199,8 @@ mod tests {
                 h[8] = t;
                 h[10..12].copy_from_slice(&c);
                 assert!(ipv4_header_is_valid(&h) && is_valid(&h), "ttl {ttl} id {id}");
+                restore_ttl(&mut t, &mut c);
+                assert_eq!((t, c), (ttl, check.to_ne_bytes()), "ttl {ttl} id {id}");
             }
         }
     }

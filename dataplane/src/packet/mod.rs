@@ -77,7 +77,8 @@ impl Flags {
     pub const MAY_FRAGMENT: Flags = Flags(1 << 12);
     /// A link-local source or destination (or none): for the box perhaps, never forwarded.
     pub const LINK_LOCAL: Flags = Flags(1 << 13);
-    /// Its egress port and Ethernet addresses are already in place: no route look-up, no rewrite.
+    /// `egress` and the Ethernet addresses are set: no route look-up and no rewrite, only the way out (ARP, ND, answers that must
+    /// leave where the question came in).
     pub const LINK_READY: Flags = Flags(1 << 14);
 
     /// Whether all of `other`'s bits are set.

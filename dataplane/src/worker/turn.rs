@@ -8,7 +8,7 @@ use crate::batch::{Batch, Taken};
 use crate::clock;
 use crate::counters::NodeCounters;
 use crate::fib::AdjacencyKind;
-use crate::forward::{self, Refusal, fragment, icmp, punt};
+use crate::forward::{self, Refusal, fragment, punt};
 use crate::neighbor::{NeighborState, NextHopKey, Outcome, Queued};
 use crate::packet::parse::{self, Ingress};
 use crate::packet::{Family, Flags, Packet, PortId, ether, hash, partial};
@@ -271,7 +271,7 @@ impl Worker {
 
     fn refuse(&mut self, refusal: Refusal, packet: &Packet) {
         let mut context = context!(self);
-        icmp::refuse(refusal, packet, &mut context);
+        forward::refuse(refusal, packet, &mut context);
     }
 
     /// Header faults that RFC 1812 (5.3.1) and RFC 8200 want told.
@@ -327,7 +327,7 @@ impl Worker {
             return;
         }
         let mut fragments = std::mem::take(&mut self.fragments);
-        fragment::fragment(packet, mtu, &mut context!(self), &mut fragments);
+        fragment::fragment(packet, mtu, &mut context!(self), &mut |piece, _| fragments.push(piece));
         for piece in fragments.drain(..) {
             self.egress(piece);
         }
