@@ -240,7 +240,7 @@ impl XdpPort {
         let mut pairs = Vec::new();
         for (queue, bound) in (0..).zip(bound) {
             let socket = bound.socket.clone();
-            let (rx, tx) = halves(bound, umem, config.rings, &settings, redirect.clone())
+            let (rx, tx) = halves(bound, umem, config.rings, &settings, queue, redirect.clone())
                 .map_err(failed(queue, "map the rings"))?;
             redirect.claim(queue, socket.as_fd()).map_err(failed(queue, "put the socket into the program's map"))?;
             pairs.push(QueuePair { port: config.port, rx: Box::new(rx), tx: Box::new(tx) });
