@@ -19,7 +19,7 @@ use record::{HostRecord, NicRecord, Record};
 use rtnl::{Dad, Rtnl, Scope};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a NIC is called while a TAP has its name.
 const SUFFIX: &str = ".phy";
@@ -359,6 +359,25 @@ pub fn release_all(
         first_error = first_error.or(Record::remove(&path).err());
     }
     first_error.map_or(Ok(refused), Err)
+}
+
+/// Gives a NIC back to the kernel that a killed process, or one that exited closed, has left: what [`OnExit::Kernel`]
+/// would have done. Returns what the kernel did not take back.
+///
+/// # Errors
+/// [`KernelError::Taken`] while a ferrule runs or when there is nothing to give back, [`KernelError::NoDevice`].
+pub fn restore_left(name: &str, state_directory: &Path) -> Result<Vec<String>, KernelError> {
+    let mut filter = KernelFilter::open()?;
+    let mut rtnl = Rtnl::open()?;
+    let path = Record::path(state_directory, name);
+    let Found::Left(Record { nic: Some(nic), .. }) = find(&mut rtnl, name, Record::load(&path)?)? else {
+        let why = "it has its own name and no record of ours: nothing to give back".to_owned();
+        return Err(KernelError::Taken { name: name.to_owned(), why });
+    };
+    let mut refused = restore_link(&mut rtnl, name, &nic, &mut filter)?;
+    refused.extend(rtnl.put_routes(&nic.configuration, nic.ifindex, nic.ifindex));
+    Record::remove(&path)?;
+    Ok(refused)
 }
 
 /// What a TAP is to look like.
