@@ -63,6 +63,10 @@ pub struct PortCounters {
     pub transmitted: Flow,
     /// Frames given to the host.
     pub to_host: Flow,
+    /// VLAN ports only: packets that came in with the port's tag (their frames are counted at the physical port).
+    pub vlan_received: Flow,
+    /// VLAN ports only: packets that left with the port's tag.
+    pub vlan_transmitted: Flow,
     /// Frames copied at this edge in user space (AF_PACKET, TAP): the copies that promise 1 asks to show.
     pub copied: Counter,
     /// Device receive losses before us (ring full, XDP_STATISTICS rx_dropped, tp_drops): outside the identity.
@@ -104,8 +108,10 @@ pub struct WorkerCounters {
     pub punted: [Counter; PuntClass::COUNT],
     /// Gauge: packets that stages and neighbour queues hold now.
     pub held: Counter,
-    /// Gauge: packets in the rings from this worker to others and to the host thread.
-    pub in_flight: Counter,
+    /// Packets this thread put on a ring to another thread of ours (host I/O, other workers).
+    pub ring_in: Counter,
+    /// Packets this thread took from such a ring; the sum of all `ring_in` minus that of all `ring_out` is on its way.
+    pub ring_out: Counter,
     /// Handed to another worker (not part of the identity: the other one goes on with it).
     pub handed_over: Counter,
     /// Taken over from other workers.
@@ -140,7 +146,8 @@ impl WorkerCounters {
             consumed: std::array::from_fn(|_| Counter::default()),
             punted: std::array::from_fn(|_| Counter::default()),
             held: Counter::default(),
-            in_flight: Counter::default(),
+            ring_in: Counter::default(),
+            ring_out: Counter::default(),
             handed_over: Counter::default(),
             taken_over: Counter::default(),
             icmp_suppressed: Counter::default(),
@@ -157,7 +164,7 @@ impl WorkerCounters {
 
     /// Counts a drop.
     #[inline]
-    pub fn drop(&self, reason: DropReason) {
+    pub fn count_drop(&self, reason: DropReason) {
         self.dropped[reason as usize].add(1);
     }
 }
@@ -186,7 +193,7 @@ pub struct Balance {
 impl Balance {
     /// Sums over workers.
     pub fn of<'a>(workers: impl IntoIterator<Item = &'a WorkerCounters>) -> Balance {
-        let mut b = Balance::default();
+        let (mut b, mut held) = (Balance::default(), 0i128);
         for w in workers {
             for p in &w.ports {
                 b.received += p.received.packets.get();
@@ -197,8 +204,10 @@ impl Balance {
             b.dropped += w.dropped.iter().map(Counter::get).sum::<u64>();
             b.generated += w.generated.iter().map(Counter::get).sum::<u64>();
             b.consumed += w.consumed.iter().map(Counter::get).sum::<u64>();
-            b.held += w.held.get() + w.in_flight.get();
+            held += i128::from(w.held.get()) + i128::from(w.ring_in.get()) - i128::from(w.ring_out.get());
         }
+        // Read while threads run, a packet may show as taken before it shows as put: never below zero.
+        b.held = held.max(0) as u64;
         b
     }
 

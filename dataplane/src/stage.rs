@@ -84,7 +84,7 @@ impl<'a> Context<'a> {
 
     /// Ends a packet here and counts why.
     pub fn discard(&mut self, packet: Packet, reason: DropReason) {
-        self.counters.drop(reason);
+        self.counters.count_drop(reason);
         self.pool.free(packet.frame);
     }
 

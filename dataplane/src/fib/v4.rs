@@ -74,6 +74,12 @@ impl Fib4 {
         self.top[(dst >> 8) as usize].load(Ordering::Acquire)
     }
 
+    /// Asks the processor for the entry that a look-up of `dst` will load first.
+    #[inline(always)]
+    pub fn prefetch(&self, dst: u32) {
+        crate::arena::prefetch(&self.top[(dst >> 8) as usize]);
+    }
+
     /// The rest of a look-up: at most one more load, and none for prefixes up to /24.
     #[inline(always)]
     pub fn finish(&self, top: u32, dst: u32) -> AdjacencyId {
@@ -127,10 +133,12 @@ impl Fib4Writer {
             + self.retired.memory()
     }
 
-    /// Whether a prefix longer than /24 can be added wherever it lies.
-    pub fn has_room(&mut self) -> bool {
+    /// Whether a prefix longer than /24 can be added that holds `address`.
+    pub fn has_room(&mut self, address: u32) -> bool {
         self.reclaim();
-        !self.free.is_empty() || (self.high_water as usize) < GROUPS
+        !self.free.is_empty()
+            || (self.high_water as usize) < GROUPS
+            || self.fib.top[(address >> 8) as usize].load(Ordering::Relaxed) & GROUP_BIT != 0
     }
 
     fn reclaim(&mut self) {
@@ -281,7 +289,7 @@ mod tests {
     fn a_full_table_is_refused_and_left_alone() {
         let (fib, mut writer) = Fib4::new(&Domain::new(1));
         writer.high_water = GROUPS as u32;
-        assert!(!writer.has_room());
+        assert!(!writer.has_room(ip(10, 0, 0, 1)));
         assert_eq!(writer.insert(ip(10, 0, 0, 1), 32, AdjacencyId(1)), Err(NoGroupLeft));
         assert_eq!(fib.lookup(ip(10, 0, 0, 1)), AdjacencyId(0));
         assert_eq!(writer.insert(ip(10, 0, 0, 0), 24, AdjacencyId(1)), Ok(()));

@@ -46,18 +46,18 @@ pub fn is_valid(bytes: &[u8]) -> bool {
 }
 
 /// Whether the 20 bytes of an IPv4 header without options add up.
+///
+/// 2^16 and 2^32 are 1 modulo 0xffff, so the header is right exactly when the plain sum of its 32-bit words is a multiple of 0xffff
+/// (it is never 0: the version is not). A multiple is told by one multiplication with the inverse of 0xffff modulo 2^64 (Granlund and
+/// Montgomery, "Division by Invariant Integers using Multiplication", section 9), half the work of folding.
 #[inline(always)]
 pub fn ipv4_header_is_valid(h: &[u8; 20]) -> bool {
-    let a = u64::from_ne_bytes([h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]]);
-    let b = u64::from_ne_bytes([h[8], h[9], h[10], h[11], h[12], h[13], h[14], h[15]]);
-    let c = u64::from(u32::from_ne_bytes([h[16], h[17], h[18], h[19]]));
-    let (s, carry1) = a.overflowing_add(b);
-    let (s, carry2) = s.overflowing_add(c);
-    // fold() of a sum that carried out twice at most: the carries are worth 1 each.
-    let s = (s & 0xffff_ffff) + (s >> 32) + u64::from(carry1) + u64::from(carry2);
-    let s = (s & 0xffff) + ((s >> 16) & 0xffff) + (s >> 32);
-    let s = (s & 0xffff) + (s >> 16);
-    (s & 0xffff) + (s >> 16) == 0xffff
+    /// 0xffff * INVERSE = 1 modulo 2^64.
+    const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
+    const _: () = assert!(INVERSE.wrapping_mul(0xffff) == 1);
+    let word = |at: usize| u64::from(u32::from_ne_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]));
+    let sum = word(0) + word(4) + word(8) + word(12) + word(16);
+    sum != 0 && sum.wrapping_mul(INVERSE) <= u64::MAX / 0xffff
 }
 
 /// The pseudo-header sum of IPv4 (RFC 793; RFC 768): addresses as on the wire, `len` the transport length in bytes.
@@ -115,6 +115,14 @@ pub fn decrement_ttl(ttl: &mut u8, check: &mut [u8; 2]) {
     let s = u32::from(u16::from_be_bytes(*check)) + 0x0100;
     // 0xffff is the one value a valid header never holds unless all of it is zero: RFC 1624, section 3.
     *check = ((s + (s >> 16)) as u16).to_be_bytes();
+}
+
+/// Undoes [`decrement_ttl`], to the bit: for quoting a packet as it arrived.
+pub fn restore_ttl(ttl: &mut u8, check: &mut [u8; 2]) {
+    *ttl = ttl.wrapping_add(1);
+    let c = u16::from_be_bytes(*check);
+    // Below 0x0100 the decrement carried out and added the carry back in.
+    *check = c.checked_sub(0x0100).unwrap_or(c.wrapping_add(0xfeff)).to_be_bytes();
 }
 
 #[cfg(test)]
@@ -191,6 +199,8 @@ mod tests {
                 h[8] = t;
                 h[10..12].copy_from_slice(&c);
                 assert!(ipv4_header_is_valid(&h) && is_valid(&h), "ttl {ttl} id {id}");
+                restore_ttl(&mut t, &mut c);
+                assert_eq!((t, c), (ttl, check.to_ne_bytes()), "ttl {ttl} id {id}");
             }
         }
     }
@@ -210,7 +220,7 @@ mod tests {
 
         #[test]
         fn header_check_agrees(h in any::<[u8; 20]>()) {
-            prop_assert_eq!(ipv4_header_is_valid(&h), is_valid(&h));
+            prop_assert_eq!(ipv4_header_is_valid(&h), is_valid(&h) && h != [0; 20]);
             let mut good = h;
             good[10..12].fill(0);
             let check = checksum(&good);

@@ -10,6 +10,7 @@ pub mod checksum;
 pub mod ether;
 pub mod hash;
 pub mod parse;
+pub mod partial;
 
 use crate::arena::Frame;
 use crate::fib::adjacency::AdjacencyId;
@@ -76,6 +77,9 @@ impl Flags {
     pub const MAY_FRAGMENT: Flags = Flags(1 << 12);
     /// A link-local source or destination (or none): for the box perhaps, never forwarded.
     pub const LINK_LOCAL: Flags = Flags(1 << 13);
+    /// `egress` and the Ethernet addresses are set: no route look-up and no rewrite, only the way out (ARP, ND, answers that must
+    /// leave where the question came in).
+    pub const LINK_READY: Flags = Flags(1 << 14);
 
     /// Whether all of `other`'s bits are set.
     #[inline(always)]
@@ -173,8 +177,9 @@ pub struct Packet {
     pub l4: u16,
     /// Bits.
     pub flags: Flags,
-    /// The judgement so far.
-    pub verdict: Verdict,
+    /// The judgement so far, as [`Verdict::encode`] packs it: an enum with a payload would leave a byte undefined, and copying around it
+    /// costs more than the look-up.
+    verdict: u16,
     /// The transport protocol (IANA number, behind the extension headers); for [`Family::Other`] 0.
     pub protocol: u8,
     /// Network layer.
@@ -202,12 +207,30 @@ impl Packet {
             destination_port: 0,
             l4: 0,
             flags: Flags::EMPTY,
-            verdict: Verdict::Forward,
+            verdict: Verdict::Forward.encode(),
             protocol: 0,
             family: Family::Other,
             tag: 0,
             mark: 0,
         }
+    }
+
+    /// The judgement so far.
+    #[inline(always)]
+    pub fn verdict(&self) -> Verdict {
+        Verdict::decode(self.verdict)
+    }
+
+    /// Whether the packet still goes on.
+    #[inline(always)]
+    pub fn goes_on(&self) -> bool {
+        self.verdict == Verdict::Forward.encode()
+    }
+
+    /// Judges it.
+    #[inline(always)]
+    pub fn judge(&mut self, verdict: Verdict) {
+        self.verdict = verdict.encode();
     }
 
     /// The IPv4 source; meaningful for [`Family::V4`].

@@ -1,7 +1,7 @@
 //! The one parser: Ethernet to transport, once per packet.
 //!
 //! [`parse`] reads the common shape (untagged, to our MAC, IPv4 without options or IPv6 with the transport header right behind)
-//! in straight-line code and leaves the rest to [`slow`]. Both judge alike: a frame is either understood, with every length checked
+//! in straight-line code and leaves the rest to [`parse_slow`]. Both judge alike: a frame is either understood, with every length checked
 //! against the bytes that are there, or dropped with its reason. After it an IP frame is untagged, trimmed to
 //! its IP length, with the IP header at [`L3`].
 
@@ -55,6 +55,13 @@ fn destination_word(h: &[u8; 128]) -> u64 {
     u64::from_ne_bytes([h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]]) & MAC_MASK
 }
 
+/// As [`destination_word`], with the group bit of the source MAC: equal to our MAC only where that bit is clear.
+#[inline(always)]
+fn addressed(h: &[u8; 128]) -> u64 {
+    const GROUP_BIT: u64 = u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 1, 0]);
+    u64::from_ne_bytes([h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]]) & (MAC_MASK | GROUP_BIT)
+}
+
 /// Fills in the packet's descriptor, or drops it.
 #[inline(always)]
 pub fn parse(packet: &mut Packet, ingress: &Ingress<'_>) {
@@ -62,17 +69,16 @@ pub fn parse(packet: &mut Packet, ingress: &Ingress<'_>) {
     let shape = be32(h, 12);
     let len = packet.frame.len();
     // Ours, and the source MAC is no group address; short frames carry stale bytes past their end, so length comes first.
-    let plain = destination_word(h) == ingress.mac && h[6] & 1 == 0 && !packet.frame.is_chain() && len >= 34;
+    let plain = addressed(h) == ingress.mac && !packet.frame.is_chain() && len >= 34;
     if plain && shape & 0xffff_ff00 == 0x0800_4500 {
         let total = usize::from(be16(h, 16));
         let fragment = be16(h, 20);
-        let source = be32(h, 26);
         let good = total >= 20
             && total + ETHERNET_LEN == len
             && total <= ingress.mtu
             && fragment & 0x3fff == 0
-            && is_plain_v4_source(source)
-            && source != be32(h, 30)
+            && is_plain_v4_source(h)
+            && be32(h, 26) != be32(h, 30)
             && checksum::ipv4_header_is_valid(h[14..34].first_chunk().unwrap_or(&[0; 20]));
         if good {
             let protocol = h[23];
@@ -100,14 +106,27 @@ pub fn parse(packet: &mut Packet, ingress: &Ingress<'_>) {
             return;
         }
     }
-    slow(packet, ingress);
+    parse_slow(packet, ingress);
 }
 
-/// Neither 0/8, 127/8, 224/3 (RFC 1812, 5.3.7) nor 169.254/16 (RFC 3927, 2.7), which the slow path tells apart.
+/// By first byte of a source: false for 0/8, 127/8 and 224/3 (RFC 1812, 5.3.7), and for 169/8, of which the slow path finds 169.254/16
+/// (RFC 3927, 2.7). A table costs three instructions where the comparisons cost twelve.
+static PLAIN_SOURCE: [bool; 256] = {
+    let mut table = [true; 256];
+    table[0] = false;
+    table[127] = false;
+    table[169] = false;
+    let mut i = 224;
+    while i < 256 {
+        table[i] = false;
+        i += 1;
+    }
+    table
+};
+
 #[inline(always)]
-fn is_plain_v4_source(source: u32) -> bool {
-    let top = source >> 24;
-    top.wrapping_sub(1) < 223 && top != 127 && source >> 16 != 0xa9fe
+fn is_plain_v4_source(h: &[u8; 128]) -> bool {
+    PLAIN_SOURCE[usize::from(h[26])]
 }
 
 /// Global unicast or unique local: the first byte settles it for nearly all (2000::/3, fc00::/7).
@@ -124,29 +143,37 @@ fn transport(packet: &mut Packet, protocol: u8, l4: usize, ingress: &Ingress<'_>
     match protocol {
         17 => {
             if have < 8 {
-                packet.verdict = Verdict::Drop(DropReason::TransportTruncated);
+                packet.judge(Verdict::Drop(DropReason::TransportTruncated));
                 return;
             }
             let udp_len = usize::from(be16(h, l4 + 4));
             (packet.source_port, packet.destination_port) = (be16(h, l4), be16(h, l4 + 2));
             if (udp_len < 8 || udp_len > have) && packet.offload.gso_kind != GsoKind::Udp {
-                packet.verdict = Verdict::Drop(DropReason::UdpLength);
-            } else if packet.destination_port == 68 && packet.source_port == 67 && ingress.dhcp_bypass && ingress.host {
-                packet.verdict = Verdict::Host(PuntClass::Dhcp);
+                packet.judge(Verdict::Drop(DropReason::UdpLength));
+            } else if packet.destination_port == 68 {
+                dhcp_client(packet, ingress);
             }
         }
         6 => {
             if have < 20 {
-                packet.verdict = Verdict::Drop(DropReason::TransportTruncated);
+                packet.judge(Verdict::Drop(DropReason::TransportTruncated));
                 return;
             }
             let offset = usize::from(h[l4 + 12] >> 4) * 4;
             (packet.source_port, packet.destination_port) = (be16(h, l4), be16(h, l4 + 2));
             if offset < 20 || offset > have {
-                packet.verdict = Verdict::Drop(DropReason::TcpOffset);
+                packet.judge(Verdict::Drop(DropReason::TcpOffset));
             }
         }
         _ => transport_other(packet, protocol, l4, have),
+    }
+}
+
+/// DHCP for a client on the box, on its way before any filter (DESIGN.md, "Host path").
+#[inline(never)]
+fn dhcp_client(packet: &mut Packet, ingress: &Ingress<'_>) {
+    if packet.source_port == 67 && ingress.dhcp_bypass && ingress.host {
+        packet.judge(Verdict::Host(PuntClass::Dhcp));
     }
 }
 
@@ -159,7 +186,7 @@ fn transport_other(packet: &mut Packet, protocol: u8, l4: usize, have: usize) {
         _ => 0,
     };
     if have < need {
-        packet.verdict = Verdict::Drop(DropReason::TransportTruncated);
+        packet.judge(Verdict::Drop(DropReason::TransportTruncated));
         return;
     }
     match protocol {
@@ -173,11 +200,28 @@ fn transport_other(packet: &mut Packet, protocol: u8, l4: usize, have: usize) {
     }
 }
 
-/// Everything that [`parse`] does not take at once.
+/// The whole parser without the short cut for common shapes: for the rest of them, for `fastforward = false`, and as the short cut's oracle.
 #[inline(never)]
-fn slow(packet: &mut Packet, ingress: &Ingress<'_>) {
+pub fn parse_slow(packet: &mut Packet, ingress: &Ingress<'_>) {
     if let Err(reason) = dissect(packet, ingress) {
-        packet.verdict = Verdict::Drop(reason);
+        packet.judge(Verdict::Drop(reason));
+    }
+}
+
+/// Reads what it can of a frame that the host's stack made: the Out hook wants its fields, but the frame goes out as it is. Its verdict stays
+/// Forward; one that makes no sense stays [`Family::Other`].
+pub fn parse_from_host(packet: &mut Packet, ports: &PortTable) {
+    let flags = packet.flags;
+    let Some(ingress) = Ingress::new(ports, packet.ingress, false) else { return };
+    let ingress = Ingress { host: false, mtu: usize::MAX, ..ingress };
+    let read = match be16(packet.frame.header(), 12) {
+        ether::IPV4 => ipv4(packet, &ingress),
+        ether::IPV6 => ipv6(packet, &ingress),
+        _ => Ok(()),
+    };
+    if read.is_err() || !packet.goes_on() {
+        (packet.family, packet.protocol, packet.l4, packet.flags) = (Family::Other, 0, 0, flags);
+        packet.judge(Verdict::Forward);
     }
 }
 
@@ -204,11 +248,11 @@ fn dissect(packet: &mut Packet, ingress: &Ingress<'_>) -> Result<(), DropReason>
             if packet.frame.seg_len() < ETHERNET_LEN + 28 {
                 return Err(DropReason::EthernetTruncated);
             }
-            packet.verdict = Verdict::Host(PuntClass::Neighbor);
+            packet.judge(Verdict::Host(PuntClass::Neighbor));
             Ok(())
         }
         _ if here.host => {
-            packet.verdict = Verdict::Host(PuntClass::Other);
+            packet.judge(Verdict::Host(PuntClass::Other));
             Ok(())
         }
         _ => Err(DropReason::EtherTypeUnknown),

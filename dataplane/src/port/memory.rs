@@ -41,8 +41,10 @@ impl RxQueue for Receive {
             return Ok(0);
         }
         let Ok(chunk) = self.ring.read_chunk(n) else { return Ok(0) };
-        let port = self.port;
-        Ok(batch.extend(chunk.into_iter().map(|t| Packet::new(t.frame, t.offload, port))))
+        for t in chunk {
+            let _ = batch.push_with(|| Packet::new(t.frame, t.offload, self.port));
+        }
+        Ok(n)
     }
 
     fn close(&mut self, pool: &mut Pool) {

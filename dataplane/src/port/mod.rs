@@ -9,8 +9,15 @@ use crate::arena::{Frame, Pool};
 use crate::batch::Batch;
 use crate::packet::{Offload, PortId};
 
+mod copy;
 pub mod memory;
+pub mod packet;
+pub mod tap;
 pub mod tapdev;
+#[cfg(test)]
+pub(crate) mod testnet;
+pub mod virtio;
+pub mod xdp;
 
 /// A frame on its way to a device.
 #[must_use = "a frame must be sent or given back"]

@@ -3,19 +3,16 @@
 //! The device lives as long as one of its queue descriptors is open; when the process ends, it is gone. Reading and
 //! writing frames is the `tap` port's business.
 
-use std::ffi::c_ulong;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use super::packet::sys;
+use super::virtio;
+
 /// Longest interface name in bytes (IFNAMSIZ less the NUL).
 pub const NAME_LENGTH: usize = 15;
-
-// Features for TUNSETOFFLOAD (linux/if_tun.h): what the owner of the descriptors can take over from the kernel.
-const TUN_F_CSUM: c_ulong = 0x01;
-const TUN_F_TSO4: c_ulong = 0x02;
-const TUN_F_TSO6: c_ulong = 0x04;
 
 /// How frames look on the descriptor of a TAP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,9 +20,11 @@ pub enum TapFraming {
     /// Ethernet frames, whole, with checksums.
     #[default]
     Plain,
-    /// A 12-byte virtio-net header before each frame (linux/virtio_net.h); the kernel may leave TCP segmentation and
-    /// checksums of the host's frames to us.
+    /// A virtio-net header ([`super::virtio`]) before each frame, so that the kernel takes partial checksums and super-packets
+    /// from us; its own frames come whole.
     VirtioNet,
+    /// As `VirtioNet`, and the kernel leaves segmentation and checksums of the host's frames to us too.
+    VirtioNetOffload,
 }
 
 /// Makes the TAP `name` with `queues` queues and returns a descriptor for each, non-blocking. The device is made in the
@@ -39,7 +38,7 @@ pub fn create(name: &str, queues: usize, framing: TapFraming) -> io::Result<Vec<
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a TAP needs a name of 1 to 15 bytes and a queue"));
     }
     let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE;
-    if framing == TapFraming::VirtioNet {
+    if framing != TapFraming::Plain {
         flags |= libc::IFF_VNET_HDR;
     }
     let mut descriptors = Vec::with_capacity(queues);
@@ -52,42 +51,69 @@ pub fn create(name: &str, queues: usize, framing: TapFraming) -> io::Result<Vec<
 }
 
 fn open_queue(name: &str, flags: libc::c_int, framing: TapFraming) -> io::Result<OwnedFd> {
-    let file: File = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-        .open("/dev/net/tun")?;
-    // SAFETY: `ifreq` is plain old data for which all zeroes is a valid value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
+    let (fd, _) = attach(name, flags).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => io::Error::new(io::ErrorKind::AlreadyExists, "a link of this name exists"),
+        _ => error,
+    })?;
+    set_offload(&fd, framing == TapFraming::VirtioNetOffload)?;
+    Ok(fd)
+}
+
+/// Attaches a queue of the TAP interface `name`, which is made if there is none (and goes with its last descriptor). A name
+/// with `%d` lets the kernel number it. Returns the non-blocking descriptor and the name.
+///
+/// With `vnet_hdr`, each frame read or written has the ten bytes of a legacy virtio-net header before it.
+///
+/// # Errors
+/// `ENOENT` without /dev/net/tun, `EPERM` without CAP_NET_ADMIN in the network namespace, `EBUSY` when the interface is in use
+/// (or has no queue left), `EINVAL` when it is no TAP or its queue mode differs.
+pub fn open(name: &str, multi_queue: bool, vnet_hdr: bool) -> io::Result<(OwnedFd, String)> {
+    let mut flags = libc::IFF_TAP | libc::IFF_NO_PI;
+    if multi_queue {
+        flags |= libc::IFF_MULTI_QUEUE;
     }
+    if vnet_hdr {
+        flags |= libc::IFF_VNET_HDR;
+    }
+    attach(name, flags)
+}
+
+fn attach(name: &str, flags: libc::c_int) -> io::Result<(OwnedFd, String)> {
+    let mut request = sys::request(name)?;
+    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+    let fd = OwnedFd::from(file);
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
-    // SAFETY: TUNSETIFF reads and writes one `ifreq` behind the pointer, which is a live local for the whole call; the
-    // descriptor is open because `file` owns it. The name ends in a NUL as `create` limits it to 15 of 16 bytes.
-    if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {
-        let error = io::Error::last_os_error();
-        return Err(match error.raw_os_error() {
-            Some(libc::EBUSY) => io::Error::new(io::ErrorKind::AlreadyExists, "a link of this name exists"),
-            _ => error,
-        });
-    }
-    let offloads = match framing {
-        TapFraming::Plain => 0,
-        TapFraming::VirtioNet => TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6,
-    };
-    // SAFETY: TUNSETOFFLOAD takes a number, no pointer; the descriptor is open because `file` owns it.
-    if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) } < 0 {
+    // SAFETY: TUNSETIFF reads and writes one ifreq, which `request` is; the descriptor is open because `fd` owns it.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    if framing == TapFraming::VirtioNet {
-        let length: libc::c_int = 12;
-        // SAFETY: TUNSETVNETHDRSZ reads one int behind the pointer, a live local; `file` owns the descriptor.
-        if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const length) } < 0 {
+    if flags & libc::IFF_VNET_HDR != 0 {
+        let bytes = virtio::HEADER_BYTES as libc::c_int;
+        // SAFETY: TUNSETVNETHDRSZ reads one int, a live local.
+        if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const bytes) } < 0 {
             return Err(io::Error::last_os_error());
         }
     }
-    Ok(file.into())
+    let name: Vec<u8> = request.ifr_name.iter().take_while(|&&byte| byte != 0).map(|&byte| byte as u8).collect();
+    Ok((fd, String::from_utf8_lossy(&name).into_owned()))
+}
+
+/// Tells the kernel's side of the interface which work it may leave to the reader: partial checksums and super-packets of TCP and
+/// UDP (`true`), or none (`false`). Concerns all queues. Writing either is allowed in any case.
+///
+/// # Errors
+/// Those of the ioctl. A kernel without UDP super-packets (before 6.2) gets TCP's only.
+pub fn set_offload(fd: &OwnedFd, on: bool) -> io::Result<()> {
+    let set = |features: libc::c_uint| {
+        // SAFETY: TUNSETOFFLOAD takes its argument by value.
+        let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD as _, libc::c_ulong::from(features)) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    if !on {
+        return set(0);
+    }
+    let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    set(tcp | libc::TUN_F_USO4 | libc::TUN_F_USO6).or_else(|_| set(tcp))
 }
 
 /// The state of a TAP's carrier as its users see it.

@@ -17,6 +17,10 @@
 //!
 //! A slot is given to another next hop only after every worker was quiescent (see [`crate::quiesce`]).
 
+mod writer;
+
+pub(crate) use writer::AdjacencyWriter;
+
 use super::memory::zeroed_u32_slice;
 use super::prefix::{MacAddress, PortId, VlanTag};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

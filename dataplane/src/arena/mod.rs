@@ -9,6 +9,10 @@
 //! in a [`Pool`], or a port's kernel ring (which took it with [`Frame::into_raw`] and gives it back with
 //! [`Arena::frame_from_raw`]). That is the invariant every `unsafe` block below relies on; only ports may use the raw pair.
 
+mod slots;
+
+pub use slots::{Slot, Slots};
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,0 +1,134 @@
+#![forbid(unsafe_code)]
+//! IPv6 longest-prefix match: a direct table, groups below it, then compressed nodes.
+//!
+//! - The top 16 bits index a table of 65,536 entries. An entry is an answer, or points to a *group* of 256 entries for
+//!   bits 16-23: up to here everything is as in the IPv4 table.
+//! - Below /24 an entry may point to a *node*. A node stands at a level (24, 32, .. 120), that is a whole number of bytes
+//!   of the address, and decides by the next byte. Levels where nothing forks are skipped: the node holds the bits of
+//!   its path as a key, and an address that differs gets the node's *outside* answer. So a table of a few routes takes
+//!   three loads for any length, and a full one takes one node for each byte at which routes of the real Internet fork.
+//! - The 256 slots of a node are mostly equal to their neighbour. They are stored as runs: a bitmap marks where a run
+//!   starts, and the number of marks up to a slot is the number of its entry.
+//!
+//! Layout of a node, in words of 64 bits, from the start of a cache line:
+//!
+//! | word | holds |
+//! |---|---|
+//! | 0 | key: the bits of the address's half above the node's level |
+//! | 1 | outside answer (low 32 bits); entries that start before bitmap word 0, 1, 2, 3 (a byte each, high 32 bits) |
+//! | 2-5 | bitmap |
+//! | 6- | entries |
+//!
+//! So that the key fits a word, a skip never crosses bit 64: nodes above it look at the high half, those below at the low.
+//!
+//! Entry, 64 bits. Answer: [`AdjacencyId`] (bits 0-23), length of the prefix that it comes from (24-31). Pointer: bit 63,
+//! "low half" (62), shift that brings the node's byte down (56-61), offset of the first word (0-31).
+//!
+//! [`Fib6Writer`], of which there is one, changes answers in place where the runs stay as they are; otherwise it writes a
+//! new node and publishes it by one store into the entry above it. Either way an address meets the old or the new answer.
+//! Replaced nodes are reused once every worker was quiescent.
+
+mod arena;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use arena::NoNodeLeft;
+pub use writer::Fib6Writer;
+
+use super::adjacency::AdjacencyId;
+use super::memory::zeroed_u64;
+use crate::quiesce::Domain;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Entries of the direct table: one for each /16.
+const ROOT_ENTRIES: usize = 1 << 16;
+/// Entries of a group, and slots of a node.
+const SLOTS: usize = 256;
+/// Words of the arena in which groups and nodes lie: 128 MiB of address space, backed by memory as far as it is used.
+const ARENA_WORDS: usize = 1 << 24;
+const ARENA_MASK: usize = ARENA_WORDS - 1;
+
+const POINTER_BIT: u64 = 1 << 63;
+const LOW_HALF_BIT: u64 = 1 << 62;
+const SHIFT_SHIFT: u32 = 56;
+const LENGTH_SHIFT: u32 = 24;
+const VALUE_MASK: u64 = (1 << LENGTH_SHIFT) - 1;
+
+const NODE_KEY: usize = 0;
+const NODE_OUTSIDE: usize = 1;
+const NODE_BITMAP: usize = 2;
+const NODE_ENTRIES: usize = 6;
+
+/// The entry for an answer that comes from a prefix of `length` bits.
+const fn answer(length: u8, id: AdjacencyId) -> u64 {
+    (length as u64) << LENGTH_SHIFT | (id.0 as u64 & VALUE_MASK)
+}
+
+/// The length of the prefix that an answer comes from.
+const fn length_of(answer: u64) -> u8 {
+    (answer >> LENGTH_SHIFT) as u8
+}
+
+const fn is_pointer(entry: u64) -> bool {
+    entry & POINTER_BIT != 0
+}
+
+/// The table that workers read.
+pub struct Fib6 {
+    root: Box<[AtomicU64; ROOT_ENTRIES]>,
+    words: Box<[AtomicU64; ARENA_WORDS]>,
+}
+
+impl Fib6 {
+    /// An empty table and its only writer. Workers that read it are those of `domain`.
+    pub fn new(domain: &Arc<Domain>) -> (Arc<Fib6>, Fib6Writer) {
+        let fib = Arc::new(Fib6 { root: zeroed_u64(), words: zeroed_u64() });
+        let writer = Fib6Writer::new(Arc::clone(&fib), domain);
+        (fib, writer)
+    }
+
+    #[inline(always)]
+    fn word(&self, offset: usize) -> u64 {
+        self.words[offset & ARENA_MASK].load(Ordering::Acquire)
+    }
+
+    /// The adjacency of the longest prefix that holds `dst` (host byte order); id 0 if none does.
+    #[inline(always)]
+    pub fn lookup(&self, dst: u128) -> AdjacencyId {
+        self.finish(self.top(dst), dst)
+    }
+
+    /// The first two loads of a look-up. Done for a whole batch ahead of [`Fib6::finish`], it brings the entries into
+    /// the cache while the processor works on other packets. The value is good until the worker is quiescent.
+    #[inline(always)]
+    pub fn top(&self, dst: u128) -> u64 {
+        let entry = self.root[(dst >> 112) as usize].load(Ordering::Acquire);
+        if is_pointer(entry) { self.word(entry as u32 as usize + ((dst >> 104) & 0xff) as usize) } else { entry }
+    }
+
+    /// The rest of a look-up: none for prefixes up to /24, else one node for each byte at which routes fork; at most 13.
+    #[inline(always)]
+    pub fn finish(&self, top: u64, dst: u128) -> AdjacencyId {
+        let (high, low) = ((dst >> 64) as u64, dst as u64);
+        let mut entry = top;
+        // Ends: each node stands at a deeper level than the one before.
+        while is_pointer(entry) {
+            let node = entry as u32 as usize;
+            let half = if entry & LOW_HALF_BIT != 0 { low } else { high };
+            let path = half >> ((entry >> SHIFT_SHIFT) & 63);
+            let slot = (path & 0xff) as usize;
+            let counts = self.word(node + NODE_OUTSIDE);
+            if self.word(node + NODE_KEY) != path >> 8 {
+                entry = counts;
+                break;
+            }
+            // The marks up to and with the slot's own, shifted so that the later ones fall off the top.
+            let marks = self.word(node + NODE_BITMAP + (slot >> 6)) << (!slot & 63);
+            let before = (counts >> (32 + 8 * (slot >> 6))) as u8;
+            entry = self.word(node + NODE_ENTRIES - 1 + usize::from(before) + marks.count_ones() as usize);
+        }
+        AdjacencyId((entry & VALUE_MASK) as u32)
+    }
+}

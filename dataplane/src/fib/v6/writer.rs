@@ -1,0 +1,479 @@
+#![forbid(unsafe_code)]
+//! Updates of the IPv6 table. Control thread only.
+//!
+//! The rules that keep the table small, and that every update restores on its way back up:
+//! - no node whose slots are all one answer of a prefix that reaches beyond the node (it becomes an answer above it);
+//! - no node with one pointer and otherwise one such answer, if the answer could be the pointed-to node's outside (then
+//!   that node is pointed to directly and skips this level).
+
+use super::arena::{Arena, NoNodeLeft};
+use super::{
+    Fib6, LOW_HALF_BIT, NODE_BITMAP, NODE_ENTRIES, NODE_KEY, NODE_OUTSIDE, POINTER_BIT, SHIFT_SHIFT, SLOTS, answer,
+    is_pointer, length_of,
+};
+use crate::fib::adjacency::AdjacencyId;
+use crate::fib::prefix::mask6;
+use crate::quiesce::Domain;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Level of the nodes that groups point to.
+const GROUP_END: u8 = 24;
+/// Bits of an address that one word holds.
+const HALF: u8 = 64;
+
+/// What happens to the answers in the range of a prefix.
+#[derive(Clone, Copy)]
+enum Change {
+    /// The prefix gets this answer.
+    Insert(u64),
+    /// The prefix goes; the answer is that of the next shorter one.
+    Remove(u64),
+}
+
+/// One update.
+#[derive(Clone, Copy)]
+struct Update {
+    address: u128,
+    length: u8,
+    change: Change,
+}
+
+impl Update {
+    /// The new answer in the place of `old`, inside the prefix.
+    fn apply(&self, old: u64) -> u64 {
+        match self.change {
+            Change::Insert(new) if length_of(old) <= self.length => new,
+            Change::Remove(cover) if length_of(old) == self.length => cover,
+            _ => old,
+        }
+    }
+
+    fn removes(&self) -> bool {
+        matches!(self.change, Change::Remove(_))
+    }
+
+    /// The slots at `level` that the prefix covers, if it ends at one of the eight bits after the level.
+    fn slots(&self, level: u8) -> Range<usize> {
+        let first = slot_of(self.address, level);
+        first..first + (1 << (level + 8 - self.length))
+    }
+
+    /// The deepest level at which the prefix still needs a decision.
+    fn last_level(&self) -> u8 {
+        (self.length - 1) / 8 * 8
+    }
+}
+
+/// The byte of `address` after `level` bits.
+fn slot_of(address: u128, level: u8) -> usize {
+    (address >> (120 - level)) as usize & 0xff
+}
+
+/// A node in the open: what [`Fib6Writer::write`] makes a block of.
+struct Node {
+    level: u8,
+    key: u64,
+    outside: u64,
+    slots: [u64; SLOTS],
+}
+
+impl Node {
+    /// A node on the way to `address` whose slots all hold `outside`.
+    fn new(address: u128, level: u8, outside: u64) -> Node {
+        let key = if level < HALF {
+            (address >> 64) as u64 >> (HALF - level)
+        } else {
+            (address as u64).checked_shr(u32::from(2 * HALF - level)).unwrap_or(0)
+        };
+        Node { level, key, outside, slots: [outside; SLOTS] }
+    }
+
+    fn bitmap(&self) -> [u64; 4] {
+        let mut bitmap = [0; 4];
+        for (slot, entry) in self.slots.iter().enumerate() {
+            if slot == 0 || *entry != self.slots[slot - 1] {
+                bitmap[slot / 64] |= 1 << (slot % 64);
+            }
+        }
+        bitmap
+    }
+
+    /// The entry that every slot holds, if it is one answer and no prefix ends inside the node.
+    fn uniform(&self) -> Option<u64> {
+        let first = self.slots[0];
+        let whole = !is_pointer(first) && length_of(first) <= self.level;
+        (whole && self.slots.iter().all(|entry| *entry == first)).then_some(first)
+    }
+
+    /// The only pointer and the one answer around it, if that is all and no prefix ends inside the node.
+    fn single_pointer(&self) -> Option<(u64, u64)> {
+        let (mut pointer, mut around) = (None, None);
+        for &entry in &self.slots {
+            if is_pointer(entry) {
+                if pointer.replace(entry).is_some() {
+                    return None;
+                }
+            } else if *around.get_or_insert(entry) != entry {
+                return None;
+            }
+        }
+        Some((pointer?, around?)).filter(|(_, around)| length_of(*around) <= self.level)
+    }
+}
+
+/// The level of the node that `pointer` leads to.
+fn level_of(pointer: u64) -> u8 {
+    let half = if pointer & LOW_HALF_BIT != 0 { HALF } else { 0 };
+    half + 56 - (pointer >> SHIFT_SHIFT & 63) as u8
+}
+
+fn offset_of(pointer: u64) -> usize {
+    pointer as u32 as usize
+}
+
+/// The one writer of a [`Fib6`]; owned by the control thread.
+pub struct Fib6Writer {
+    fib: Arc<Fib6>,
+    arena: Arena,
+}
+
+impl Fib6Writer {
+    pub(super) fn new(fib: Arc<Fib6>, domain: &Arc<Domain>) -> Fib6Writer {
+        let arena = Arena::new(Arc::clone(&fib), domain);
+        Fib6Writer { fib, arena }
+    }
+
+    /// Bytes of the groups and nodes that the table points to.
+    pub fn bytes_in_use(&self) -> usize {
+        self.arena.lines_in_use() * 64
+    }
+
+    /// Bytes of memory behind the table and this writer.
+    pub fn memory(&self) -> usize {
+        size_of_val(&*self.fib.root) + self.arena.memory()
+    }
+
+    /// Whether a prefix can be added wherever it lies or, if it is `present` already, changed or withdrawn. The latter is
+    /// true unless no worker was quiescent for thousands of updates: some room is kept back for it.
+    pub fn has_room(&mut self, present: bool) -> bool {
+        self.arena.check_room(present).is_ok()
+    }
+
+    /// Adds the prefix, or changes its answer. `address` has no bits beyond `length`.
+    ///
+    /// # Errors
+    /// [`NoNodeLeft`] if the table is full; nothing was changed. Whoever adds prefixes asks [`Fib6Writer::has_room`] first.
+    pub fn insert(&mut self, address: u128, length: u8, id: AdjacencyId) -> Result<(), NoNodeLeft> {
+        self.arena.check_room(true)?;
+        self.update(Update { address, length, change: Change::Insert(answer(length, id)) });
+        Ok(())
+    }
+
+    /// Withdraws the prefix; `cover` is the next shorter prefix that holds it, as length and answer.
+    ///
+    /// # Errors
+    /// [`NoNodeLeft`] if the table is full; nothing was changed.
+    pub fn remove(&mut self, address: u128, length: u8, cover: (u8, AdjacencyId)) -> Result<(), NoNodeLeft> {
+        self.arena.check_room(true)?;
+        self.update(Update { address, length, change: Change::Remove(answer(cover.0, cover.1)) });
+        Ok(())
+    }
+
+    fn update(&mut self, update: Update) {
+        let first = (update.address >> 112) as usize;
+        if update.length <= 16 {
+            for slot in first..=((update.address | !mask6(update.length)) >> 112) as usize {
+                let entry = self.fib.root[slot].load(Ordering::Relaxed);
+                if is_pointer(entry) {
+                    self.rewrite_entries(offset_of(entry), SLOTS, &update);
+                } else {
+                    let new = update.apply(entry);
+                    if new != entry {
+                        self.fib.root[slot].store(new, Ordering::Release);
+                    }
+                }
+            }
+        } else {
+            self.update_group(first, &update);
+        }
+        self.arena.retire();
+    }
+
+    /// An update of a prefix longer than /16.
+    fn update_group(&mut self, root_slot: usize, update: &Update) {
+        let entry = self.fib.root[root_slot].load(Ordering::Relaxed);
+        let group = if is_pointer(entry) {
+            offset_of(entry)
+        } else if update.removes() {
+            return;
+        } else {
+            let group = self.arena.allocate(SLOTS) as usize;
+            for word in group..group + SLOTS {
+                self.arena.word(word).store(entry, Ordering::Relaxed);
+            }
+            group
+        };
+        if update.length <= GROUP_END {
+            let slots = update.slots(16);
+            self.rewrite_entries(group + slots.start, slots.len(), update);
+        } else {
+            let word = group + slot_of(update.address, 16);
+            let old = self.arena.load(word);
+            let new = self.update_slot(old, GROUP_END, update);
+            if new != old {
+                self.arena.word(word).store(new, Ordering::Release);
+            }
+        }
+        if !is_pointer(entry) {
+            self.fib.root[root_slot].store(POINTER_BIT | group as u64, Ordering::Release);
+        } else if update.removes() {
+            let first = self.arena.load(group);
+            let whole = !is_pointer(first) && length_of(first) <= 16;
+            if whole && (group..group + SLOTS).all(|word| self.arena.load(word) == first) {
+                self.fib.root[root_slot].store(first, Ordering::Release);
+                self.arena.replace(group as u32, SLOTS);
+            }
+        }
+    }
+
+    /// The entry that replaces `entry`, whose addresses share `from` bits with the prefix, which is longer than that.
+    fn update_slot(&mut self, entry: u64, from: u8, update: &Update) -> u64 {
+        if !is_pointer(entry) {
+            return if update.removes() { entry } else { self.grow(entry, from, update) };
+        }
+        let level = level_of(entry);
+        let path = self.path(entry, update.address);
+        let fork = ((path ^ update.address).leading_zeros() as u8).min(level);
+        if fork < update.length.min(level) {
+            return if update.removes() { entry } else { self.branch(entry, fork, path, update) };
+        }
+        if update.length < level {
+            // A prefix that ends inside a skip is not in the table: it would have a node there.
+            return if update.removes() { entry } else { self.split(entry, path, update) };
+        }
+        let mut node = self.read(entry);
+        if update.length > level + 8 {
+            let slot = slot_of(update.address, level);
+            node.slots[slot] = self.update_slot(node.slots[slot], level + 8, update);
+        } else {
+            let slots = if update.length == level { 0..SLOTS } else { update.slots(level) };
+            for slot in slots {
+                let old = node.slots[slot];
+                if is_pointer(old) {
+                    self.rewrite_node(old, update);
+                } else {
+                    node.slots[slot] = update.apply(old);
+                }
+            }
+        }
+        self.settle(entry, from, path, node)
+    }
+
+    /// A new path to the prefix from an entry that was the answer `old`.
+    fn grow(&mut self, old: u64, from: u8, update: &Update) -> u64 {
+        let level = update.last_level();
+        let mut node = Node::new(update.address, level, old);
+        for slot in update.slots(level) {
+            node.slots[slot] = update.apply(old);
+        }
+        let pointer = self.write(&node);
+        if from >= HALF || level < HALF {
+            return pointer;
+        }
+        // The skip would cross from the high half into the low one: a node at the border ends it.
+        let mut border = Node::new(update.address, HALF - 8, old);
+        border.slots[slot_of(update.address, HALF - 8)] = pointer;
+        self.write(&border)
+    }
+
+    /// A node where the prefix leaves the path that the node at `entry` skips; `fork` is the first bit that differs.
+    fn branch(&mut self, entry: u64, fork: u8, path: u128, update: &Update) -> u64 {
+        let level = fork / 8 * 8;
+        let outside = self.outside(entry);
+        let mut node = Node::new(path, level, outside);
+        node.slots[slot_of(path, level)] = entry;
+        if update.length <= level + 8 {
+            for slot in update.slots(level) {
+                node.slots[slot] = update.apply(outside);
+            }
+        } else {
+            node.slots[slot_of(update.address, level)] = self.grow(outside, level + 8, update);
+        }
+        self.write(&node)
+    }
+
+    /// A node where the prefix ends on the path that the node at `entry` skips.
+    fn split(&mut self, entry: u64, path: u128, update: &Update) -> u64 {
+        let level = update.last_level();
+        let outside = self.outside(entry);
+        let mut node = Node::new(path, level, outside);
+        for slot in update.slots(level) {
+            node.slots[slot] = update.apply(outside);
+        }
+        // The rest of the skip lies inside the prefix: its outside answer changes, and as the present one still serves
+        // addresses outside the prefix, the node is copied.
+        let mut below = self.read(entry);
+        below.outside = update.apply(outside);
+        for slot in 0..SLOTS {
+            let old = below.slots[slot];
+            if is_pointer(old) {
+                self.rewrite_node(old, update);
+            } else {
+                below.slots[slot] = update.apply(old);
+            }
+        }
+        self.release(entry);
+        node.slots[slot_of(path, level)] = self.write(&below);
+        self.write(&node)
+    }
+
+    /// Puts the changed `node` in the place of `entry`, in the smallest form: an answer, its only child, or a node.
+    fn settle(&mut self, entry: u64, from: u8, path: u128, node: Node) -> u64 {
+        let level = node.level;
+        let skips = level > from;
+        if let Some(whole) = node.uniform() {
+            self.release(entry);
+            if !skips || whole == node.outside {
+                return whole;
+            }
+            // The prefix that ends exactly where this node stood needs a decision one level higher.
+            let mut above = Node::new(path, level - 8, node.outside);
+            above.slots[slot_of(path, level - 8)] = whole;
+            return self.write(&above);
+        }
+        if let Some((child, around)) = node.single_pointer()
+            && (!skips || around == node.outside)
+            && (level < HALF) == (level_of(child) < HALF)
+            && (level_of(child) == level + 8 || self.outside(child) == around)
+        {
+            // Nobody reads the outside answer of a node that skips nothing, so it can be set before it is needed.
+            self.set_outside(child, around);
+            self.release(entry);
+            return child;
+        }
+        let bitmap = node.bitmap();
+        let offset = offset_of(entry);
+        if (0..4).any(|word| self.arena.load(offset + NODE_BITMAP + word) != bitmap[word]) {
+            self.release(entry);
+            return self.write(&node);
+        }
+        for (index, new) in runs(&node, &bitmap).enumerate() {
+            let word = self.arena.word(offset + NODE_ENTRIES + index);
+            if word.load(Ordering::Relaxed) != new {
+                word.store(new, Ordering::Release);
+            }
+        }
+        entry
+    }
+
+    /// Changes all answers below `pointer`, all of whose addresses, with those of its skip, lie inside the prefix. Runs
+    /// stay as they are: all answers that change were one and the same.
+    fn rewrite_node(&mut self, pointer: u64, update: &Update) {
+        let outside = self.outside(pointer);
+        self.set_outside(pointer, update.apply(outside));
+        let offset = offset_of(pointer);
+        self.rewrite_entries(offset + NODE_ENTRIES, self.entries(offset), update);
+    }
+
+    /// Changes the answers in `count` entries from `first` on, and all below them.
+    fn rewrite_entries(&mut self, first: usize, count: usize, update: &Update) {
+        for word in first..first + count {
+            let old = self.arena.load(word);
+            if is_pointer(old) {
+                self.rewrite_node(old, update);
+            } else {
+                let new = update.apply(old);
+                if new != old {
+                    self.arena.word(word).store(new, Ordering::Release);
+                }
+            }
+        }
+    }
+
+    /// Number of entries of the node at `offset`.
+    fn entries(&self, offset: usize) -> usize {
+        (0..4).map(|word| self.arena.load(offset + NODE_BITMAP + word).count_ones() as usize).sum()
+    }
+
+    fn outside(&self, pointer: u64) -> u64 {
+        u64::from(self.arena.load(offset_of(pointer) + NODE_OUTSIDE) as u32)
+    }
+
+    fn set_outside(&mut self, pointer: u64, outside: u64) {
+        let word = self.arena.word(offset_of(pointer) + NODE_OUTSIDE);
+        let old = word.load(Ordering::Relaxed);
+        let new = old & !u64::from(u32::MAX) | outside;
+        if new != old {
+            word.store(new, Ordering::Release);
+        }
+    }
+
+    /// The address bits above the node at `pointer`, which is on the way to `address` at least down to its own half.
+    fn path(&self, pointer: u64, address: u128) -> u128 {
+        let key = self.arena.load(offset_of(pointer) + NODE_KEY);
+        let level = level_of(pointer);
+        if level < HALF {
+            u128::from(key) << (2 * HALF - level)
+        } else {
+            address & mask6(HALF) | u128::from(key).checked_shl(u32::from(2 * HALF - level)).unwrap_or(0)
+        }
+    }
+
+    fn read(&self, pointer: u64) -> Node {
+        let offset = offset_of(pointer);
+        let mut node = Node {
+            level: level_of(pointer),
+            key: self.arena.load(offset + NODE_KEY),
+            outside: self.outside(pointer),
+            slots: [0; SLOTS],
+        };
+        let mut next = offset + NODE_ENTRIES;
+        let mut entry = 0;
+        for (slot, value) in node.slots.iter_mut().enumerate() {
+            if self.arena.load(offset + NODE_BITMAP + slot / 64) >> (slot % 64) & 1 != 0 {
+                entry = self.arena.load(next);
+                next += 1;
+            }
+            *value = entry;
+        }
+        node
+    }
+
+    /// Writes the node into a block of its own and returns the pointer to it, which is still to be published.
+    fn write(&mut self, node: &Node) -> u64 {
+        let bitmap = node.bitmap();
+        let mut counts = 0_u64;
+        let mut count = 0_u64;
+        for (word, marks) in bitmap.iter().enumerate() {
+            counts |= count << (32 + 8 * word);
+            count += u64::from(marks.count_ones());
+        }
+        let offset = self.arena.allocate(NODE_ENTRIES + count as usize);
+        let head = [node.key, counts | node.outside];
+        let words = head.into_iter().chain(bitmap).chain(runs(node, &bitmap));
+        for (index, word) in words.enumerate() {
+            self.arena.word(offset as usize + index).store(word, Ordering::Relaxed);
+        }
+        let (half, level) = if node.level < HALF { (0, node.level) } else { (LOW_HALF_BIT, node.level - HALF) };
+        POINTER_BIT | half | u64::from(56 - level) << SHIFT_SHIFT | u64::from(offset)
+    }
+
+    /// Notes that this update unlinks the node at `pointer`.
+    fn release(&mut self, pointer: u64) {
+        let offset = offset_of(pointer);
+        self.arena.replace(offset as u32, NODE_ENTRIES + self.entries(offset));
+    }
+
+    /// Words that were ever part of a block.
+    #[cfg(test)]
+    pub(super) fn words_ever_used(&self) -> usize {
+        self.arena.words_ever_used()
+    }
+}
+
+/// The entries of a node: the value at each mark of its bitmap.
+fn runs(node: &Node, bitmap: &[u64; 4]) -> impl Iterator<Item = u64> {
+    node.slots.iter().enumerate().filter(|(slot, _)| bitmap[slot / 64] >> (slot % 64) & 1 != 0).map(|(_, entry)| *entry)
+}
