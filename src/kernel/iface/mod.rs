@@ -307,6 +307,11 @@ impl HostInterface {
     }
 }
 
+/// The link of this name.
+pub(super) fn find_link(name: &str) -> Option<Link> {
+    Rtnl::open().ok()?.link(name).ok()?
+}
+
 /// Ends host interfaces, all at once because routes may lead through several: the TAPs go, and the NICs are left as
 /// `on_exit` says. The TAPs' queue descriptors may still be open elsewhere. Returns what the kernel did not take back.
 ///
