@@ -388,7 +388,9 @@ impl Snapshot {
                 mtu: port.mtu(),
                 mac: mac_text(port.mac().0),
                 state: if port.is_up() { "up" } else { "down" }.to_owned(),
-                vlan: port.tag.map(|t| format!("{} {}", if t.tpid == 0x88a8 { "802.1ad" } else { "802.1q" }, t.tci & 0x0fff)),
+                vlan: port
+                    .tag
+                    .map(|t| format!("{} {}", if t.tpid == 0x88a8 { "802.1ad" } else { "802.1q" }, t.tci & 0x0fff)),
                 ..PortRow::default()
             };
             for counters in workers.iter().filter_map(|w| w.counters.ports.get(usize::from(id.0))) {
