@@ -12,5 +12,7 @@ pub mod program;
 pub mod show;
 pub mod signals;
 pub mod snapshot;
+
+pub mod kernel;
 pub mod top;
 pub mod watchdog;

@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-
 use etherparse::PacketBuilder;
 
 use crate::arena::{Arena, DEFAULT_STRIDE, HugePages, Pool};

@@ -11,6 +11,7 @@ pub mod ether;
 pub mod hash;
 pub mod parse;
 pub mod partial;
+pub mod sctp;
 
 use crate::arena::Frame;
 use crate::fib::adjacency::AdjacencyId;

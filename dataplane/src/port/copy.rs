@@ -95,7 +95,7 @@ mod tests {
     fn every_length_is_copied_whole() {
         let mut pool = pool(64);
         let arena = pool.arena().clone();
-        let bytes: Vec<u8> = (0..65_549u32).map(|i| (i * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..65_549u32).map(|i| (i * 31 / 8) as u8).collect();
         for length in [1, 59, 60, 1791, 1792, 1856, 1857, 3712, 3713, 9014, 16_128, 65_549] {
             let frame = copy_in(&mut pool, &bytes[..length]).unwrap();
             assert_eq!(frame.len(), length);

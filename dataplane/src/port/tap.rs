@@ -336,5 +336,4 @@ impl TxQueue for TapTransmit {
 }
 
 #[cfg(test)]
-#[path = "tap_tests.rs"]
 mod tests;

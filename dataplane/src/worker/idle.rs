@@ -80,6 +80,7 @@ impl Worker {
         let bell = self.mailbox.bell.clone();
         bell.prepare();
         let ready = self.rings.from.iter().any(|r| !r.is_empty())
+            || self.rings.relay_from.iter().any(|r| !r.is_empty())
             || self.host.as_ref().is_some_and(|h| !h.from_host.is_empty())
             || self.rx.iter_mut().any(|r| devices && r.queue.arm());
         if !ready {
@@ -107,6 +108,7 @@ impl Worker {
     pub fn obey(&mut self, command: Command) -> bool {
         match command {
             Command::Attach(pair) => self.attach(pair),
+            Command::Relay(port, worker) => self.relay(port, worker),
             Command::Detach(port) => {
                 self.detach(port);
                 self.mailbox.tell(Event::Detached(port));

@@ -16,8 +16,11 @@ use crate::wake::Waker;
 
 /// What a worker is asked to do between two turns.
 pub enum Command {
-    /// Use this queue pair of a port from now on.
+    /// Use this queue pair of a port from now on. A worker may have several receive queues of one port; the first pair's transmit queue is
+    /// the one it sends on.
     Attach(QueuePair),
+    /// Send frames of the port through that worker, which has a transmit queue of it, as this one has none.
+    Relay(PortId, usize),
     /// Give the port's queue pair up.
     Detach(PortId),
     /// Use these filter stages from now on.

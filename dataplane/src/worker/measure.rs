@@ -68,6 +68,7 @@ pub fn run(buffers: u32, stride: usize, shuffled: bool, dests: usize) {
         host: None,
         rings: Rings::default(),
         requests,
+        control: Arc::new(Waker::new().unwrap()),
         mailbox: Arc::new(Mailbox::new(bell)),
     });
     let (qa, mut pa) = memory::queue(PortId(0), buffers as usize);

@@ -20,7 +20,7 @@ use crate::counters::WorkerCounters;
 use crate::host::HostLink;
 use crate::neighbor::{NeighborQueues, NextHopKey};
 use crate::packet::{Packet, PortId};
-use crate::port::RxQueue;
+use crate::port::{QueueStatistics, RxQueue, TxFrame};
 use crate::quiesce;
 use crate::rate::TokenBucket;
 use crate::stage::{GENERATED_MAX, Shared, Stage};
@@ -86,11 +86,23 @@ impl Default for Options {
 struct RxSide {
     port: PortId,
     queue: Box<dyn RxQueue>,
+    /// The queue's totals when they were last booked.
+    booked: QueueStatistics,
+}
+
+/// A frame for a port of which the sender has no transmit queue.
+pub struct Relayed {
+    port: PortId,
+    frame: TxFrame,
 }
 
 /// The rings between workers, as one of them sees them.
 #[derive(Default)]
 pub struct Rings {
+    /// Frames for ports of which this worker has no transmit queue, to each worker.
+    pub relay_to: Vec<rtrb::Producer<Relayed>>,
+    /// Frames that others have no transmit queue for, from each worker.
+    pub relay_from: Vec<rtrb::Consumer<Relayed>>,
     /// To each worker, by number (to itself too, for queued dispatch).
     pub to: Vec<rtrb::Producer<Packet>>,
     /// From each worker.
@@ -108,6 +120,9 @@ impl Rings {
                 let (producer, consumer) = rtrb::RingBuffer::new(capacity);
                 all[from].to.push(producer);
                 all[to].from.push(consumer);
+                let (producer, consumer) = rtrb::RingBuffer::new(capacity);
+                all[from].relay_to.push(producer);
+                all[to].relay_from.push(consumer);
             }
         }
         all
@@ -138,10 +153,14 @@ pub struct Worker {
     neighbors: NeighborQueues,
     /// Next hops to be resolved, for the control thread.
     requests: rtrb::Producer<NextHopKey>,
+    /// Rouses the control thread.
+    control: Arc<Waker>,
     icmp_limit: TokenBucket,
     mailbox: Arc<Mailbox>,
     now: u64,
     small_turns: u32,
+    /// When the devices' own counters are read next.
+    statistics_due: u64,
 }
 
 /// What a worker is made of.
@@ -164,6 +183,8 @@ pub struct Parts {
     pub rings: Rings,
     /// Where requests for neighbours go.
     pub requests: rtrb::Producer<NextHopKey>,
+    /// Rouses the control thread that reads the requests and the mailbox's events.
+    pub control: Arc<Waker>,
     /// Commands and events.
     pub mailbox: Arc<Mailbox>,
 }
@@ -194,9 +215,11 @@ impl Worker {
             host: parts.host,
             rings: parts.rings,
             requests: parts.requests,
+            control: parts.control,
             mailbox: parts.mailbox,
             now: 0,
             small_turns: 0,
+            statistics_due: 0,
         }
     }
 

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Dispatch, Event, RxSide, Worker};
+use super::{Dispatch, Event, Relayed, RxSide, Worker};
 use crate::arena::HEADROOM;
 use crate::batch::{Batch, Taken};
 use crate::clock;
@@ -12,7 +12,7 @@ use crate::forward::{self, Refusal, fragment, punt};
 use crate::neighbor::{NeighborState, NextHopKey, Outcome, Queued};
 use crate::packet::parse::{self, Ingress};
 use crate::packet::{Family, Flags, Packet, PortId, ether, hash, partial};
-use crate::port::{PortError, QueuePair, TxFrame};
+use crate::port::{PortError, QueuePair, QueueStatistics, TxFrame};
 use crate::stage::{Context, Hook};
 use crate::verdict::{Consumed, DropReason, Verdict};
 
@@ -31,6 +31,9 @@ const AHEAD: usize = 8;
 const STAMP_MIN: usize = 16;
 /// One of so many small turns is stamped.
 const STAMP_EVERY: u32 = 16;
+
+/// Time between two looks at the devices' own counters, which cost a system call each.
+const STATISTICS_EVERY: u64 = 100_000_000;
 
 /// Puts a context together out of the worker's own fields, so that other fields stay free to borrow.
 macro_rules! context {
@@ -87,8 +90,15 @@ impl Worker {
         if self.host.as_ref().is_some_and(|h| !h.from_host.is_empty()) {
             found += self.from_host();
         }
+        if self.rings.relay_from.iter().any(|r| !r.is_empty()) {
+            found += self.send_relayed();
+        }
         if self.neighbors.due(self.now) {
             self.poll_neighbors();
+        }
+        if self.now >= self.statistics_due {
+            self.statistics_due = self.now + STATISTICS_EVERY;
+            self.book_statistics();
         }
         if !self.stages.is_empty() {
             found += self.poll_stages();
@@ -104,7 +114,7 @@ impl Worker {
     /// One batch from one receive queue, all the way.
     #[inline]
     fn receive(&mut self, i: usize) -> usize {
-        let Some(RxSide { port, queue }) = self.rx.get_mut(i) else { return 0 };
+        let Some(RxSide { port, queue, .. }) = self.rx.get_mut(i) else { return 0 };
         let port = *port;
         let start = clock::cycles();
         let max = self.options.batch;
@@ -394,11 +404,73 @@ impl Worker {
         for i in 0..self.dirty.len() {
             let Some(&port) = self.dirty.get(i) else { break };
             let Some(side) = self.tx.get_mut(usize::from(port.0)) else { continue };
+            if let (None, Some(via)) = (&side.queue, side.via) {
+                self.relay_frames(port, via);
+                continue;
+            }
             if let Err(error) = side.flush(&mut self.pool, &self.counters) {
                 self.lost(port, &error);
             }
         }
         self.dirty.clear();
+    }
+
+    /// Frames of a port that another worker sends for this one.
+    fn relay_frames(&mut self, port: PortId, via: usize) {
+        let (Some(side), Some(ring)) = (self.tx.get_mut(usize::from(port.0)), self.rings.relay_to.get_mut(via)) else {
+            return;
+        };
+        for frame in side.drain() {
+            match ring.push(Relayed { port, frame }) {
+                Ok(()) => self.counters.ring_in.add(1),
+                Err(rtrb::PushError::Full(relayed)) => {
+                    self.counters.count_drop(DropReason::TxFull);
+                    self.pool.free(relayed.frame.frame);
+                }
+            }
+        }
+        if let Some(bell) = self.rings.bells.get(via) {
+            bell.wake();
+        }
+    }
+
+    /// Sends what other workers have no transmit queue for.
+    fn send_relayed(&mut self) -> usize {
+        let mut total = 0;
+        for i in 0..self.rings.relay_from.len() {
+            for _ in 0..self.options.batch {
+                let Some(Ok(Relayed { port, frame })) = self.rings.relay_from.get_mut(i).map(|r| r.pop()) else {
+                    break;
+                };
+                self.counters.ring_out.add(1);
+                total += 1;
+                self.send_packet(port, Packet::new(frame.frame, frame.offload, PortId::NONE));
+            }
+        }
+        self.flush();
+        total
+    }
+
+    /// Books what the devices lost or discarded since the last time.
+    fn book_statistics(&mut self) {
+        for side in &mut self.rx {
+            let now = side.queue.statistics();
+            let port = &self.counters.ports[usize::from(side.port.0)];
+            port.device_rx_lost.add(now.rx_lost.saturating_sub(side.booked.rx_lost));
+            port.copied.add(now.copied.saturating_sub(side.booked.copied));
+            // The queue received these and could do nothing with them: both sides of the identity.
+            let discarded = now.rx_discarded.saturating_sub(side.booked.rx_discarded);
+            port.received.add(discarded, 0);
+            self.counters.dropped[DropReason::NoBuffer as usize].add(discarded);
+            side.booked = now;
+        }
+        for (side, port) in self.tx.iter_mut().zip(&self.counters.ports) {
+            let Some(queue) = side.queue.as_mut() else { continue };
+            let now = queue.statistics();
+            port.device_tx_lost.add(now.tx_lost.saturating_sub(side.booked.tx_lost));
+            port.copied.add(now.copied.saturating_sub(side.booked.copied));
+            side.booked = now;
+        }
     }
 
     /// Completions and kicks, when there is nothing else to do.
@@ -592,6 +664,7 @@ impl Worker {
     fn ask(&mut self, key: NextHopKey) {
         // Full: asked again in a second by the queue itself.
         let _ = self.requests.push(key);
+        self.control.wake();
         if self.host.is_none() {
             forward::answer::solicit(key.port, key.address, &mut context!(self));
         }
@@ -649,18 +722,29 @@ impl Worker {
     fn lost(&mut self, port: PortId, error: &PortError) {
         self.detach(port);
         self.mailbox.tell(Event::PortLost(port, error.to_string()));
+        self.control.wake();
     }
 
-    pub(super) fn attach(&mut self, pair: QueuePair) {
-        self.detach(pair.port);
-        if let Some(side) = self.tx.get_mut(usize::from(pair.port.0)) {
+    pub(super) fn attach(&mut self, mut pair: QueuePair) {
+        let Some(side) = self.tx.get_mut(usize::from(pair.port.0)) else { return };
+        if side.queue.is_some() {
+            pair.tx.close(&mut self.pool);
+        } else {
             side.queue = Some(pair.tx);
-            self.rx.push(RxSide { port: pair.port, queue: pair.rx });
+            side.booked = QueueStatistics::default();
+        }
+        self.rx.push(RxSide { port: pair.port, queue: pair.rx, booked: QueueStatistics::default() });
+    }
+
+    pub(super) fn relay(&mut self, port: PortId, worker: usize) {
+        if let Some(side) = self.tx.get_mut(usize::from(port.0)) {
+            side.via = Some(worker);
         }
     }
 
     pub(super) fn detach(&mut self, port: PortId) {
-        if let Some(at) = self.rx.iter().position(|r| r.port == port) {
+        self.book_statistics();
+        while let Some(at) = self.rx.iter().position(|r| r.port == port) {
             self.rx.remove(at).queue.close(&mut self.pool);
         }
         if let Some(mut queue) = self.tx.get_mut(usize::from(port.0)).and_then(|side| side.queue.take()) {
@@ -682,6 +766,13 @@ impl Worker {
             context!(self).discard(packet, DropReason::Shutdown);
         }
         self.counters.held.set(0);
+        for ring in &mut self.rings.relay_from {
+            while let Ok(relayed) = ring.pop() {
+                self.counters.ring_out.add(1);
+                self.counters.count_drop(DropReason::Shutdown);
+                self.pool.free(relayed.frame.frame);
+            }
+        }
         for ring in &mut self.rings.from {
             while let Ok(packet) = ring.pop() {
                 self.counters.ring_out.add(1);

@@ -5,7 +5,7 @@
 use crate::arena::Pool;
 use crate::counters::WorkerCounters;
 use crate::packet::PortId;
-use crate::port::{PortError, TxFrame, TxQueue};
+use crate::port::{PortError, QueueStatistics, TxFrame, TxQueue};
 use crate::verdict::DropReason;
 
 /// Frames gathered before a flush at the latest.
@@ -17,13 +17,18 @@ pub struct TxSide {
     refused: Vec<TxFrame>,
     /// The worker's transmit queue; None while the port is detached, and for VLAN ports.
     pub queue: Option<Box<dyn TxQueue>>,
+    /// The worker that sends for this one, where it has no queue of its own.
+    pub via: Option<usize>,
+    /// The queue's totals when they were last booked.
+    pub booked: QueueStatistics,
     port: PortId,
 }
 
 impl TxSide {
     /// An empty side without a queue.
     pub fn new(port: PortId) -> TxSide {
-        TxSide { frames: Vec::with_capacity(GATHER_MAX), refused: Vec::with_capacity(GATHER_MAX), queue: None, port }
+        let (frames, refused) = (Vec::with_capacity(GATHER_MAX), Vec::with_capacity(GATHER_MAX));
+        TxSide { frames, refused, queue: None, via: None, booked: QueueStatistics::default(), port }
     }
 
     /// Whether frames wait for [`TxSide::flush`].
@@ -69,6 +74,11 @@ impl TxSide {
             self.refused.drain(..).for_each(|f| pool.free(f.frame));
         }
         result
+    }
+
+    /// Takes the gathered frames out, for another worker to send.
+    pub fn drain(&mut self) -> std::vec::Drain<'_, TxFrame> {
+        self.frames.drain(..)
     }
 
     fn discard(&mut self, reason: DropReason, pool: &mut Pool, counters: &WorkerCounters) {

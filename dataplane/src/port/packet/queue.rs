@@ -9,7 +9,7 @@ use super::sys::{self, InterfaceFacts};
 use super::transmit::{Kick, LINEAR_BYTES, TransmitRing};
 use crate::arena::{MAX_FRAME, Pool};
 use crate::batch::Batch;
-use crate::packet::{GsoKind, Packet, PortId};
+use crate::packet::{GsoKind, Packet, PortId, sctp};
 use crate::port::virtio::{HEADER_BYTES, VirtioHeader};
 use crate::port::{PortError, QueueStatistics, RxQueue, TxFrame, TxQueue, copy};
 
@@ -69,13 +69,17 @@ impl PacketReceive {
         if length < ETHERNET_BYTES || received.wire_length > length || length + tag_bytes > MAX_FRAME {
             return Next::Senseless;
         }
-        let Some(offload) = received.virtio.shifted(tag_bytes as u16).offload(length + tag_bytes) else {
+        let Some(mut offload) = received.virtio.shifted(tag_bytes as u16).offload(length + tag_bytes) else {
             return Next::Senseless;
         };
         let Some(mut frame) = copy::copy_in(pool, received.bytes) else { return Next::NoBuffer };
         if let Some(tag) = received.tag
             && !copy::insert_tag(&mut frame, tag)
         {
+            pool.free(frame);
+            return Next::Senseless;
+        }
+        if sctp::is_partial(&offload) && !sctp::complete(pool.arena(), &mut frame, &mut offload) {
             pool.free(frame);
             return Next::Senseless;
         }

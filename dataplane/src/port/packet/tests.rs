@@ -679,6 +679,36 @@ fn a_link_goes_down_and_returns_and_is_lost() {
     assert_same(&receive_one(port.queues[0].rx.as_mut(), &mut pool).0, &bytes);
 }
 
+/// The kernel refuses a frame in the middle of a batch: it is taken out and counted, the others go in order.
+#[test]
+fn a_malformed_frame_does_not_stop_the_ring() {
+    let Some((a, b)) = Namespace::new().zip(Namespace::new()) else { return };
+    connect((&a, "a0"), (&b, "b0"), 1500);
+    let raw = raw_socket(&a, "a0");
+    let mut ring = b.run(|| {
+        let fd = sys::open_socket().unwrap();
+        let facts = sys::interface_facts(&fd, "b0").unwrap();
+        let ring = transmit::TransmitRing::new(fd, 32, 1522).unwrap();
+        sys::bind(ring.fd(), facts.index, 0).unwrap();
+        ring
+    });
+    let good = crate::port::virtio::VirtioHeader::default();
+    let bad = crate::port::virtio::VirtioHeader { gso_type: 0x42, gso_size: 1, ..good };
+    for lap in 0..20u8 {
+        let frames: Vec<Vec<u8>> = (0..7).map(|seed| experiment(60 + usize::from(seed), seed + lap)).collect();
+        for (place, bytes) in frames.iter().enumerate() {
+            let header = if [2, 3, 6].contains(&place) { &bad } else { &good };
+            assert!(ring.put(bytes.len(), header, |room| room.copy_from_slice(bytes)));
+        }
+        assert_eq!(ring.kick().unwrap(), transmit::Kick::Done);
+        assert_eq!((ring.marked(), ring.refused()), (0, 3 * (u64::from(lap) + 1)));
+        for place in [0, 1, 4, 5] {
+            assert_same(&raw_receive(&raw), &frames[place]);
+        }
+    }
+    assert_eq!(ring.outstanding(), 0);
+}
+
 /// The port wakes a sleeper, and a frame that waits is seen before sleeping.
 #[test]
 fn a_frame_wakes_the_waiting_descriptor() {
