@@ -42,8 +42,13 @@ fn check(fib: &Fib6, oracle: &Oracle, probes: &[u128]) {
         let last = network | !mask6(length);
         [network, last, network.wrapping_sub(1), last.wrapping_add(1), network | 1 << 40]
     });
-    for address in edges.chain(probes.iter().copied()) {
-        assert_eq!(fib.lookup(address), oracle.lookup(address), "{:x?}", address.to_be_bytes());
+    let addresses: Vec<u128> = edges.chain(probes.iter().copied()).collect();
+    let mut entries: Vec<u64> = addresses.iter().map(|address| fib.top(*address)).collect();
+    fib.finish_batch(&mut entries, |index| addresses[index]);
+    for (address, entry) in addresses.iter().zip(entries) {
+        let right = oracle.lookup(*address);
+        assert_eq!(fib.lookup(*address), right, "{:x?}", address.to_be_bytes());
+        assert_eq!(Fib6::answer(entry), right, "in a batch: {:x?}", address.to_be_bytes());
     }
 }
 
