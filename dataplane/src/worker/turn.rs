@@ -8,6 +8,7 @@ use crate::batch::{Batch, Taken};
 use crate::clock;
 use crate::counters::NodeCounters;
 use crate::fib::AdjacencyKind;
+use crate::forward::fast::FastPath;
 use crate::forward::{self, Refusal, fragment, punt};
 use crate::neighbor::{NeighborState, NextHopKey, Outcome, Queued};
 use crate::packet::parse::{self, Ingress};
@@ -160,6 +161,7 @@ impl Worker {
     /// Parses the batch, headers prefetched ahead.
     fn parse(&mut self, port: PortId) {
         let Some(ingress) = Ingress::new(&self.shared.ports, port, self.options.dhcp_bypass) else { return };
+        let path = FastPath::new(&self.shared.fib);
         let packets = self.batch.packets_mut();
         for p in packets.iter().take(AHEAD) {
             p.frame.prefetch();
@@ -174,7 +176,7 @@ impl Worker {
             }
             if let Some(packet) = packets.get_mut(i) {
                 parse::parse(packet, &ingress);
-                forward::prefetch(packet, &self.shared.fib);
+                path.prefetch(packet);
             }
         }
     }
@@ -204,7 +206,8 @@ impl Worker {
     /// No filter in the line-up: look-up and rewrite in one pass.
     fn fast(&mut self, batch: &mut Batch) {
         let shared = self.shared.clone();
-        batch.consume(|mut packet| match forward::fast(packet.get(), &shared.fib) {
+        let path = FastPath::new(&shared.fib);
+        batch.consume(|mut packet| match path.forward(packet.get()) {
             Some(port) => self.send(port, packet),
             None => self.full_one(Entry::In, packet.take()),
         });
