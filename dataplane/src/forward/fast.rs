@@ -5,10 +5,11 @@
 
 #![forbid(unsafe_code)]
 
-use crate::arena::HEADER_WINDOW;
 use crate::fib::adjacency::AdjacencyReader;
 use crate::fib::v4::Fib4Reader;
 use crate::fib::{AdjacencyId, Fib, Fib6};
+use crate::packet::parse::Ingress;
+use crate::packet::plain::{self, Window};
 use crate::packet::{Family, Flags, L3, Packet, PortId, checksum, partial};
 
 /// Flags of packets that need the full way.
@@ -43,7 +44,37 @@ impl<'a> FastPath<'a> {
         }
     }
 
-    /// Forwards a plain packet all the way. Returns its egress port, or None with the packet unchanged where it needs the full way.
+    /// Asks for the routing entry of an unparsed packet: the destination of whatever it is, were it IPv4. Any value is a place in the table.
+    #[inline(always)]
+    pub fn prefetch_unparsed(&self, packet: &Packet) {
+        self.v4.prefetch(packet.destination_v4());
+    }
+
+    /// Parses and forwards a plain packet in one go, without filling its descriptor in. None, with the packet unchanged, where it
+    /// is not plain: it then takes [`crate::packet::parse::parse`] and [`FastPath::forward`] or the full way.
+    #[inline(always)]
+    pub fn express(&self, packet: &mut Packet, ingress: &Ingress<'_>) -> Option<PortId> {
+        if !packet.is_bare() {
+            return None;
+        }
+        let h = packet.frame.header();
+        let len = packet.frame.len();
+        if plain::is_v4(h, len, ingress) {
+            if !plain::is_transport(h, h[23], 34, len - 34) {
+                return None;
+            }
+            self.send(packet, self.v4.lookup(packet.destination_v4()), decrement_v4)
+        } else if plain::is_v6(h, len, ingress) {
+            if !plain::is_transport(h, h[20], 54, len - 54) {
+                return None;
+            }
+            self.send(packet, self.v6.lookup(packet.destination_v6()), decrement_v6)
+        } else {
+            None
+        }
+    }
+
+    /// Forwards a parsed, plain packet all the way. Returns its egress port, or None with the packet unchanged where it needs the full way.
     #[inline(always)]
     pub fn forward(&self, packet: &mut Packet) -> Option<PortId> {
         if !packet.goes_on() || packet.flags.any(RARE) || packet.offload.is_partial() {
@@ -53,22 +84,8 @@ impl<'a> FastPath<'a> {
             return None;
         }
         match packet.family {
-            Family::V4 => self.send(packet, self.v4.lookup(packet.destination_v4()), |h| {
-                if h[22] <= 1 {
-                    return false;
-                }
-                let mut check = [h[24], h[25]];
-                checksum::decrement_ttl(&mut h[22], &mut check);
-                [h[24], h[25]] = check;
-                true
-            }),
-            Family::V6 => self.send(packet, self.v6.lookup(packet.destination_v6()), |h| {
-                if h[21] <= 1 {
-                    return false;
-                }
-                h[21] -= 1;
-                true
-            }),
+            Family::V4 => self.send(packet, self.v4.lookup(packet.destination_v4()), decrement_v4),
+            Family::V6 => self.send(packet, self.v6.lookup(packet.destination_v6()), decrement_v6),
             Family::Other => None,
         }
     }
@@ -79,7 +96,7 @@ impl<'a> FastPath<'a> {
         &self,
         packet: &mut Packet,
         id: AdjacencyId,
-        decrement: impl FnOnce(&mut [u8; HEADER_WINDOW]) -> bool,
+        decrement: impl FnOnce(&mut Window) -> bool,
     ) -> Option<PortId> {
         let len = packet.frame.len() - L3;
         let adjacency = self.adjacencies.entry(id)?;
@@ -95,4 +112,24 @@ impl<'a> FastPath<'a> {
         h[..12].copy_from_slice(&rewrite.macs());
         Some(view.port())
     }
+}
+
+#[inline(always)]
+fn decrement_v4(h: &mut Window) -> bool {
+    if h[22] <= 1 {
+        return false;
+    }
+    let mut check = [h[24], h[25]];
+    checksum::decrement_ttl(&mut h[22], &mut check);
+    [h[24], h[25]] = check;
+    true
+}
+
+#[inline(always)]
+fn decrement_v6(h: &mut Window) -> bool {
+    if h[21] <= 1 {
+        return false;
+    }
+    h[21] -= 1;
+    true
 }
