@@ -8,8 +8,8 @@
 
 use super::arena::{Arena, NoNodeLeft};
 use super::{
-    Fib6, LOW_HALF_BIT, NODE_BITMAP, NODE_BITMAP_WORDS, NODE_ENTRIES, NODE_KEY, NODE_OUTSIDE, POINTER_BIT, SHIFT_SHIFT,
-    SLOTS, answer, is_pointer, length_of,
+    Fib6, LOW_HALF_BIT, NODE_BITMAP, NODE_BITMAP_WORDS, NODE_ENTRIES, NODE_KEY, NODE_OUTSIDE, NODE_WIDE_ENTRIES,
+    POINTER_BIT, SHIFT_SHIFT, SLOTS, WIDE_BIT, answer, is_pointer, length_of,
 };
 use crate::fib::adjacency::AdjacencyId;
 use crate::fib::prefix::mask6;
@@ -22,6 +22,11 @@ use std::sync::atomic::Ordering;
 const GROUP_END: u8 = 24;
 /// Bits of an address that one word holds.
 const HALF: u8 = 64;
+
+/// Nodes that may be wide whatever they hold: 8 MB of them.
+pub(super) const WIDE_NODES: usize = 4096;
+/// A node of at least so many runs is wide: it then takes at most six times the memory.
+const WIDE_RUNS: usize = 32;
 
 /// What happens to the answers in the range of a prefix.
 #[derive(Clone, Copy)]
@@ -133,6 +138,10 @@ fn level_of(pointer: u64) -> u8 {
     half + 56 - (pointer >> SHIFT_SHIFT & 63) as u8
 }
 
+fn is_wide(pointer: u64) -> bool {
+    pointer & WIDE_BIT != 0
+}
+
 fn offset_of(pointer: u64) -> usize {
     pointer as u32 as usize
 }
@@ -141,12 +150,14 @@ fn offset_of(pointer: u64) -> usize {
 pub struct Fib6Writer {
     fib: Arc<Fib6>,
     arena: Arena,
+    /// Wide nodes that the table points to.
+    wide_nodes: usize,
 }
 
 impl Fib6Writer {
     pub(super) fn new(fib: Arc<Fib6>, domain: &Arc<Domain>) -> Fib6Writer {
         let arena = Arena::new(Arc::clone(&fib), domain);
-        Fib6Writer { fib, arena }
+        Fib6Writer { fib, arena, wide_nodes: 0 }
     }
 
     /// Bytes of the groups and nodes that the table points to.
@@ -359,17 +370,27 @@ impl Fib6Writer {
         }
         let bitmap = node.bitmap();
         let offset = offset_of(entry);
-        if (0..NODE_BITMAP_WORDS).any(|word| self.marks(offset, word) != bitmap[word]) {
+        if !is_wide(entry) && (0..NODE_BITMAP_WORDS).any(|word| self.marks(offset, word) != bitmap[word]) {
             self.release(entry);
             return self.write(&node);
         }
-        for (index, new) in runs(&node, &bitmap).enumerate() {
-            let word = self.arena.word(offset + NODE_ENTRIES + index);
+        let (first, _) = self.entries(entry);
+        if is_wide(entry) {
+            self.store_changed(first, node.slots.iter().copied());
+        } else {
+            self.store_changed(first, runs(&node, &bitmap));
+        }
+        entry
+    }
+
+    /// Stores the entries from the word `first` on, those that change.
+    fn store_changed(&mut self, first: usize, entries: impl Iterator<Item = u64>) {
+        for (index, new) in entries.enumerate() {
+            let word = self.arena.word(first + index);
             if word.load(Ordering::Relaxed) != new {
                 word.store(new, Ordering::Release);
             }
         }
-        entry
     }
 
     /// Changes all answers below `pointer`, all of whose addresses, with those of its skip, lie inside the prefix. Runs
@@ -377,8 +398,8 @@ impl Fib6Writer {
     fn rewrite_node(&mut self, pointer: u64, update: &Update) {
         let outside = self.outside(pointer);
         self.set_outside(pointer, update.apply(outside));
-        let offset = offset_of(pointer);
-        self.rewrite_entries(offset + NODE_ENTRIES, self.entries(offset), update);
+        let (first, count) = self.entries(pointer);
+        self.rewrite_entries(first, count, update);
     }
 
     /// Changes the answers in `count` entries from `first` on, and all below them.
@@ -396,9 +417,14 @@ impl Fib6Writer {
         }
     }
 
-    /// Number of entries of the node at `offset`.
-    fn entries(&self, offset: usize) -> usize {
-        (0..NODE_BITMAP_WORDS).map(|word| self.marks(offset, word).count_ones() as usize).sum()
+    /// The first entry of the node at `pointer`, and the number of its entries.
+    fn entries(&self, pointer: u64) -> (usize, usize) {
+        let offset = offset_of(pointer);
+        if is_wide(pointer) {
+            return (offset + NODE_WIDE_ENTRIES, SLOTS);
+        }
+        let count = (0..NODE_BITMAP_WORDS).map(|word| self.marks(offset, word).count_ones() as usize).sum();
+        (offset + NODE_ENTRIES, count)
     }
 
     /// The marks in one word of the node at `offset`.
@@ -436,10 +462,10 @@ impl Fib6Writer {
             outside: self.outside(pointer),
             slots: [0; SLOTS],
         };
-        let mut next = offset + NODE_ENTRIES;
+        let (mut next, _) = self.entries(pointer);
         let mut entry = 0;
         for (slot, value) in node.slots.iter_mut().enumerate() {
-            if self.marks(offset, slot / 32) >> (slot % 32) & 1 != 0 {
+            if is_wide(pointer) || self.marks(offset, slot / 32) >> (slot % 32) & 1 != 0 {
                 entry = self.arena.load(next);
                 next += 1;
             }
@@ -452,6 +478,15 @@ impl Fib6Writer {
     fn write(&mut self, node: &Node) -> u64 {
         let bitmap = node.bitmap();
         let count: u32 = bitmap.iter().map(|marks| marks.count_ones()).sum();
+        let (half, level) = if node.level < HALF { (0, node.level) } else { (LOW_HALF_BIT, node.level - HALF) };
+        let pointer = POINTER_BIT | half | u64::from(56 - level) << SHIFT_SHIFT;
+        let head = [node.key, node.outside].into_iter();
+        if count as usize >= WIDE_RUNS || self.wide_nodes < WIDE_NODES {
+            self.wide_nodes += 1;
+            let offset = self.arena.allocate(NODE_WIDE_ENTRIES + SLOTS);
+            self.fill(offset, head.chain(node.slots));
+            return pointer | WIDE_BIT | u64::from(offset);
+        }
         let offset = self.arena.allocate(NODE_ENTRIES + count as usize);
         let mut before = offset + NODE_ENTRIES as u32 - 1;
         let counted = bitmap.map(|marks| {
@@ -459,18 +494,29 @@ impl Fib6Writer {
             before += marks.count_ones();
             word
         });
-        let words = [node.key, node.outside].into_iter().chain(counted).chain(runs(node, &bitmap));
+        self.fill(offset, head.chain(counted).chain(runs(node, &bitmap)));
+        pointer | u64::from(offset)
+    }
+
+    /// Writes a block that nobody reads yet.
+    fn fill(&mut self, offset: u32, words: impl Iterator<Item = u64>) {
         for (index, word) in words.enumerate() {
             self.arena.word(offset as usize + index).store(word, Ordering::Relaxed);
         }
-        let (half, level) = if node.level < HALF { (0, node.level) } else { (LOW_HALF_BIT, node.level - HALF) };
-        POINTER_BIT | half | u64::from(56 - level) << SHIFT_SHIFT | u64::from(offset)
     }
 
     /// Notes that this update unlinks the node at `pointer`.
     fn release(&mut self, pointer: u64) {
         let offset = offset_of(pointer);
-        self.arena.replace(offset as u32, NODE_ENTRIES + self.entries(offset));
+        let (first, count) = self.entries(pointer);
+        self.wide_nodes -= usize::from(is_wide(pointer));
+        self.arena.replace(offset as u32, first - offset + count);
+    }
+
+    /// Makes all new nodes narrow unless they have many runs, as they are in a large table.
+    #[cfg(test)]
+    pub(super) fn behave_as_large(&mut self) {
+        self.wide_nodes += WIDE_NODES;
     }
 
     /// Words that were ever part of a block.
