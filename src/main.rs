@@ -1,2 +1,21 @@
-//! The ferrule program.
-fn main() {}
+//! The ferrule program: parse, run, map the error to an exit code.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use ferrule::cli::{self, Cli};
+use ferrule::log;
+use ferrule::program::Ferrule;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match cli::dispatch(cli, &Ferrule, &mut std::io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            log::error(failure.to_string());
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

@@ -5,9 +5,7 @@ use ipnetwork::IpNetwork;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Number of a port (a NIC, a TAP, or a VLAN sub-interface), given by whoever opened it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct PortId(pub u16);
+pub use crate::packet::PortId;
 
 /// An Ethernet address in the order of the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

@@ -74,6 +74,12 @@ impl Fib4 {
         self.top[(dst >> 8) as usize].load(Ordering::Acquire)
     }
 
+    /// Asks the processor for the entry that a look-up of `dst` will load first.
+    #[inline(always)]
+    pub fn prefetch(&self, dst: u32) {
+        crate::arena::prefetch(&self.top[(dst >> 8) as usize]);
+    }
+
     /// The rest of a look-up: at most one more load, and none for prefixes up to /24.
     #[inline(always)]
     pub fn finish(&self, top: u32, dst: u32) -> AdjacencyId {

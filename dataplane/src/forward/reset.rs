@@ -1,0 +1,77 @@
+//! TCP resets (RFC 9293, 3.5.2 and 3.10.7.1).
+
+#![forbid(unsafe_code)]
+
+use crate::forward::build::{self, HeaderV4, HeaderV6};
+use crate::packet::{Family, Flags, Packet};
+use crate::stage::Context;
+use crate::verdict::Generated;
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+/// Answers a TCP segment as a host without such a connection does: from its destination, to its source. True when a reset was sent.
+///
+/// Silent for resets, fragments, what came in a link-layer group or goes to or from one; without a free buffer nothing is sent.
+/// The original stays with the caller. `original` may be a super-packet.
+pub fn reset(original: &Packet, context: &mut Context<'_>) -> bool {
+    let Some(packet) = build(original, context) else { return false };
+    context.emit(Generated::Reset, packet);
+    true
+}
+
+fn build(original: &Packet, context: &mut Context<'_>) -> Option<Packet> {
+    let l4 = usize::from(original.l4);
+    if original.protocol != 6 || l4 == 0 || original.flags.any(Flags::FRAGMENT.with(Flags::LINK_GROUP)) {
+        return None;
+    }
+    let (source, destination) = build::ends(original)?;
+    if source.is_multicast() || source.is_unspecified() || destination.is_multicast() {
+        return None;
+    }
+    let h = original.frame.header();
+    let flags = h[l4 + 13];
+    if flags & RST != 0 {
+        return None;
+    }
+    let data = original.frame.len() - l4 - usize::from(h[l4 + 12] >> 4) * 4;
+    let length = data as u32 + u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
+    let (sequence, acknowledgement, flags) = if flags & ACK != 0 {
+        (build::array(&h[l4 + 8..]), [0; 4], RST)
+    } else {
+        let seen = u32::from_be_bytes(build::array(&h[l4 + 4..])).wrapping_add(length);
+        ([0; 4], seen.to_be_bytes(), RST | ACK)
+    };
+    let family = original.family;
+    let at = if family == Family::V4 { build::L4_V4 } else { build::L4_V6 };
+    let mut frame = build::frame(context, at + 20)?;
+    let tcp = &mut frame.header_mut()[at..at + 20];
+    tcp.fill(0);
+    tcp[..2].copy_from_slice(&h[l4 + 2..l4 + 4]);
+    tcp[2..4].copy_from_slice(&h[l4..l4 + 2]);
+    tcp[4..8].copy_from_slice(&sequence);
+    tcp[8..12].copy_from_slice(&acknowledgement);
+    tcp[12] = 5 << 4;
+    tcp[13] = flags;
+    let protocol = 6;
+    if family == Family::V4 {
+        let (source, destination) = (build::array(&h[30..]), build::array(&h[26..]));
+        // Never cut, so an identification of 0 is right (RFC 6864, 4.1).
+        build::ipv4(&mut frame, &HeaderV4 { source, destination, protocol, tos: 0, id: 0, dont_fragment: true });
+    } else {
+        let (source, destination) = (build::array(&h[38..]), build::array(&h[22..]));
+        build::ipv6(&mut frame, &HeaderV6 { source, destination, protocol, hop_limit: build::TTL });
+    }
+    build::transport_checksum(&mut frame, family, protocol, 16);
+    let mut packet = build::packet(frame, family, protocol, original.destination_port, original.source_port);
+    if !build::Origin::of(original).link_back(&mut packet, &context.shared.ports) {
+        context.pool.free(packet.frame);
+        return None;
+    }
+    Some(packet)
+}
+
+#[cfg(test)]
+mod tests;

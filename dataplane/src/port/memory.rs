@@ -1,0 +1,76 @@
+//! Memory port: a lock-free single-producer, single-consumer ring in each direction, between workers, generators and sinks.
+//!
+//! The frames stay where they are; only their owner changes. `rtrb` is the ring.
+
+#![forbid(unsafe_code)]
+
+use crate::arena::Pool;
+use crate::batch::Batch;
+use crate::packet::{Packet, PortId};
+use crate::port::{PortError, QueuePair, RxQueue, TxFrame, TxQueue};
+
+/// The other end of a memory port's queue: a generator pushes, a sink pops.
+pub struct Peer {
+    /// Towards the port.
+    pub to_port: rtrb::Producer<TxFrame>,
+    /// From the port.
+    pub from_port: rtrb::Consumer<TxFrame>,
+}
+
+struct Receive {
+    port: PortId,
+    ring: rtrb::Consumer<TxFrame>,
+}
+
+struct Transmit {
+    ring: rtrb::Producer<TxFrame>,
+}
+
+/// Makes one queue of a memory port with rings of `capacity` frames, and its other end.
+pub fn queue(port: PortId, capacity: usize) -> (QueuePair, Peer) {
+    let (to_port, rx) = rtrb::RingBuffer::new(capacity);
+    let (tx, from_port) = rtrb::RingBuffer::new(capacity);
+    let pair = QueuePair { port, rx: Box::new(Receive { port, ring: rx }), tx: Box::new(Transmit { ring: tx }) };
+    (pair, Peer { to_port, from_port })
+}
+
+impl RxQueue for Receive {
+    fn receive(&mut self, batch: &mut Batch, max: usize, _pool: &mut Pool) -> Result<usize, PortError> {
+        let n = self.ring.slots().min(max).min(batch.room());
+        if n == 0 {
+            return Ok(0);
+        }
+        let Ok(chunk) = self.ring.read_chunk(n) else { return Ok(0) };
+        for t in chunk {
+            let _ = batch.push_with(|| Packet::new(t.frame, t.offload, self.port));
+        }
+        Ok(n)
+    }
+
+    fn close(&mut self, pool: &mut Pool) {
+        while let Ok(t) = self.ring.pop() {
+            pool.free(t.frame);
+        }
+    }
+}
+
+impl TxQueue for Transmit {
+    fn transmit(
+        &mut self,
+        frames: &mut Vec<TxFrame>,
+        _refused: &mut Vec<TxFrame>,
+        _pool: &mut Pool,
+    ) -> Result<(), PortError> {
+        let n = self.ring.slots().min(frames.len());
+        if let Ok(chunk) = self.ring.write_chunk_uninit(n) {
+            chunk.fill_from_iter(frames.drain(..n));
+        }
+        Ok(())
+    }
+
+    fn offloads(&self) -> bool {
+        true
+    }
+
+    fn close(&mut self, _pool: &mut Pool) {}
+}

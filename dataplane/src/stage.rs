@@ -1,0 +1,136 @@
+//! What a filter or any other stage is: called once per batch and hook.
+
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use crate::arena::Pool;
+use crate::batch::Batch;
+use crate::clock::Nanos;
+use crate::counters::WorkerCounters;
+use crate::fib::Fib;
+use crate::packet::hash::HashSeed;
+use crate::packet::{Flags, Offload, Packet};
+use crate::ports::PortTable;
+use crate::rate::TokenBucket;
+use crate::verdict::{DropReason, Generated, Verdict};
+
+/// Where in its way a packet is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// After the header checks, before "is it ours?" and the route look-up.
+    In,
+    /// After the route look-up; also for what the host sends and what Ferrule makes.
+    Out,
+}
+
+/// What every worker shares and reads.
+pub struct Shared {
+    /// Routes.
+    pub fib: Arc<Fib>,
+    /// Ports.
+    pub ports: PortTable,
+    /// Secret of the flow hash.
+    pub seed: HashSeed,
+}
+
+/// What a stage is given beside its batch.
+pub struct Context<'a> {
+    /// Time of this turn.
+    pub now: Nanos,
+    /// Number of the worker.
+    pub worker: usize,
+    /// Free buffers.
+    pub pool: &'a mut Pool,
+    /// The worker's counters.
+    pub counters: &'a WorkerCounters,
+    /// What all workers share.
+    pub shared: &'a Shared,
+    /// Limit of the worker's own ICMP errors (RFC 1812, 4.3.2.8; RFC 4443, 2.4 f).
+    pub icmp_limit: &'a mut TokenBucket,
+    /// Packets made in this turn; they are routed, pass the Out hook and leave in the same turn.
+    generated: &'a mut Vec<Packet>,
+}
+
+/// Most packets that one turn may make; beyond it the maker is told that there is no buffer.
+pub const GENERATED_MAX: usize = 1024;
+
+impl<'a> Context<'a> {
+    /// Puts the parts together; `generated` must have room for [`GENERATED_MAX`].
+    pub fn new(
+        now: Nanos,
+        worker: usize,
+        pool: &'a mut Pool,
+        counters: &'a WorkerCounters,
+        shared: &'a Shared,
+        icmp_limit: &'a mut TokenBucket,
+        generated: &'a mut Vec<Packet>,
+    ) -> Context<'a> {
+        debug_assert!(generated.capacity() >= GENERATED_MAX);
+        Context { now, worker, pool, counters, shared, icmp_limit, generated }
+    }
+
+    /// Sends a packet that Ferrule made: an IP packet with its L3 and L4 fields parsed and Ethernet addresses still to be
+    /// written. Counted under `kind` here and nowhere else; past [`GENERATED_MAX`] it is counted as made and dropped.
+    pub fn emit(&mut self, kind: Generated, mut packet: Packet) {
+        self.counters.generated[kind as usize].add(1);
+        if self.generated.len() >= GENERATED_MAX {
+            self.discard(packet, DropReason::NoBuffer);
+            return;
+        }
+        packet.flags.set(Flags::GENERATED);
+        self.generated.push(packet);
+    }
+
+    /// Ends a packet here and counts why.
+    pub fn discard(&mut self, packet: Packet, reason: DropReason) {
+        self.counters.count_drop(reason);
+        self.pool.free(packet.frame);
+    }
+
+    /// Takes a packet out of its batch for a stage to keep; an empty buffer, marked Held, stays in its place. The packet counts as held
+    /// until [`Stage::poll`] gives it back or [`Context::discard_held`] ends it. None, with nothing changed, without a free buffer.
+    pub fn hold(&mut self, packet: &mut Packet) -> Option<Packet> {
+        let mut empty = Packet::new(self.pool.alloc()?, Offload::NONE, packet.ingress);
+        empty.judge(Verdict::Held);
+        self.counters.held.add(1);
+        Some(std::mem::replace(packet, empty))
+    }
+
+    /// Ends a packet that the stage held.
+    pub fn discard_held(&mut self, packet: Packet, reason: DropReason) {
+        self.counters.held.add(1u64.wrapping_neg());
+        self.discard(packet, reason);
+    }
+
+    /// How many packets were made in this turn so far.
+    pub fn generated(&self) -> usize {
+        self.generated.len()
+    }
+}
+
+/// A stage of the line-up. It owns whatever state it needs; `Send`, since it is built on one thread and run on another.
+pub trait Stage: Send {
+    /// Its name in `show workers` and in metrics.
+    fn name(&self) -> &'static str;
+
+    /// Judges every packet of the batch whose verdict is still Forward. A packet that it keeps is taken with [`Context::hold`]; one that
+    /// it turns into something else is marked Consumed and counted by the stage; one that it answers is dropped with a reason and the answer goes to [`Context::emit`].
+    fn process(&mut self, hook: Hook, batch: &mut Batch, context: &mut Context<'_>);
+
+    /// Gives back packets that it held, and only those (what it makes goes to [`Context::emit`]); called once per turn. They go on after
+    /// the hook at which they were taken.
+    fn poll(&mut self, batch: &mut Batch, context: &mut Context<'_>) {
+        let _ = (batch, context);
+    }
+
+    /// The end, of the worker or of this line-up: whatever is still held is given up with [`Context::discard_held`].
+    fn close(&mut self, context: &mut Context<'_>) {
+        let _ = context;
+    }
+
+    /// Whether both directions of a flow must meet on one worker for this stage.
+    fn needs_flow_owner(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,99 @@
+//! Commands to a worker and events from it: rare, so a lock-free queue that the worker looks at once per turn.
+
+#![forbid(unsafe_code)]
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::packet::PortId;
+use crate::port::QueuePair;
+use crate::ports::MacAddress;
+use crate::stage::Stage;
+use crate::wake::Waker;
+
+/// What a worker is asked to do between two turns.
+pub enum Command {
+    /// Use this queue pair of a port from now on. A worker may have several receive queues of one port; the first pair's transmit queue is
+    /// the one it sends on.
+    Attach(QueuePair),
+    /// Send frames of the port through that worker, which has a transmit queue of it, as this one has none.
+    Relay(PortId, usize),
+    /// Give the port's queue pair up.
+    Detach(PortId),
+    /// Use these filter stages from now on.
+    Stages(Vec<Box<dyn Stage>>),
+    /// Finish: with true the transmit rings are drained first (bounded), and held packets are dropped and counted.
+    Stop,
+}
+
+/// What a worker tells.
+#[derive(Debug)]
+pub enum Event {
+    /// A port's device failed; its queues are closed.
+    PortLost(PortId, String),
+    /// A port's queues were closed as asked.
+    Detached(PortId),
+    /// Standalone mode: a neighbour told its MAC address.
+    Learned(PortId, IpAddr, MacAddress),
+    /// The thread ends.
+    Stopped,
+}
+
+/// Both directions, and the bell.
+pub struct Mailbox {
+    commands: ArrayQueue<Command>,
+    events: ArrayQueue<Event>,
+    waiting: AtomicBool,
+    /// Rouses the worker.
+    pub bell: Arc<Waker>,
+}
+
+impl Mailbox {
+    /// An empty one.
+    pub fn new(bell: Arc<Waker>) -> Mailbox {
+        Mailbox { commands: ArrayQueue::new(64), events: ArrayQueue::new(64), waiting: AtomicBool::new(false), bell }
+    }
+
+    /// Sends a command.
+    ///
+    /// # Errors
+    /// The command itself, when 64 wait already: the worker is stuck.
+    pub fn send(&self, command: Command) -> Result<(), Command> {
+        self.commands.push(command)?;
+        self.waiting.store(true, Ordering::Release);
+        self.bell.wake();
+        Ok(())
+    }
+
+    /// The next event.
+    pub fn event(&self) -> Option<Event> {
+        self.events.pop()
+    }
+
+    /// For the worker: the next command; one plain load when there is none.
+    #[inline(always)]
+    pub(super) fn command(&self) -> Option<Command> {
+        if !self.waiting.load(Ordering::Acquire) {
+            return None;
+        }
+        self.next_command()
+    }
+
+    #[inline(never)]
+    fn next_command(&self) -> Option<Command> {
+        self.waiting.store(false, Ordering::SeqCst);
+        let command = self.commands.pop();
+        if !self.commands.is_empty() {
+            self.waiting.store(true, Ordering::Release);
+        }
+        command
+    }
+
+    /// For the worker: tells; an event that nobody reads is dropped rather than waited for.
+    pub(super) fn tell(&self, event: Event) {
+        let _ = self.events.push(event);
+    }
+}

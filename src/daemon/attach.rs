@@ -1,0 +1,124 @@
+//! Opening a port's queues with the driver asked for, or with the best there is.
+
+#![forbid(unsafe_code)]
+
+use std::any::Any;
+use std::sync::Arc;
+
+use ferrule_config::gateway::{Driver, XdpMode};
+use ferrule_dataplane::packet::PortId;
+use ferrule_dataplane::port::packet::{self, IngressDropped, PacketOptions};
+use ferrule_dataplane::port::xdp::program::{Fragments, ModeChoice};
+use ferrule_dataplane::port::xdp::{CopyMode, Umem, XdpConfig, XdpPort};
+use ferrule_dataplane::port::{QueuePair, tap};
+
+use crate::failure::Failure;
+
+/// An open port.
+pub struct Opened {
+    /// Queue pairs in order of their numbers.
+    pub pairs: Vec<QueuePair>,
+    /// The driver in use.
+    pub driver: &'static str,
+    /// Its mode.
+    pub mode: String,
+    /// Why this driver and mode.
+    pub why: String,
+    /// What must live as long as the port is open.
+    pub keep: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// What is opened, and with what.
+pub struct Request<'a> {
+    /// The port.
+    pub port: PortId,
+    /// The device to open: the NIC under its present name.
+    pub nic: &'a str,
+    /// The driver asked for.
+    pub driver: &'a Driver,
+    /// Workers.
+    pub workers: usize,
+    /// Queues asked for.
+    pub queues: Option<u16>,
+    /// The port's MTU.
+    pub mtu: u32,
+    /// Whether frames for any MAC are wanted (VLAN ports, or a NIC that cannot filter).
+    pub promiscuous: bool,
+    /// The kernel's reception is dropped on the NIC.
+    pub silenced: bool,
+}
+
+/// Opens the port.
+///
+/// # Errors
+/// With what to do about it.
+pub fn open(request: &Request<'_>, umem: &Arc<Umem>) -> Result<Opened, Failure> {
+    match request.driver {
+        Driver::Auto { xdp_mode, .. } => automatic(request, *xdp_mode, umem),
+        Driver::Xdp { xdp_mode, .. } => xdp(request, choice(*xdp_mode), umem, "asked for".to_owned()),
+        Driver::Packet { offload, .. } => packet(request, *offload, "asked for".to_owned()),
+        Driver::Tap { offload, .. } => open_tap(request, *offload),
+        Driver::Memory | Driver::Pcap { .. } => Err(Failure::input(format!(
+            "driver \"{}\" is for embedding and replay; `ferrule run` opens xdp, packet and tap ports",
+            request.driver.as_str()
+        ))),
+    }
+}
+
+fn choice(mode: XdpMode) -> ModeChoice {
+    match mode {
+        XdpMode::Auto => ModeChoice::Auto,
+        XdpMode::Native => ModeChoice::Native,
+        XdpMode::Generic => ModeChoice::Generic,
+    }
+}
+
+/// Native AF_XDP where it works; else AF_PACKET: generic AF_XDP is no faster and does not see that a sender left cutting to the device.
+fn automatic(request: &Request<'_>, mode: XdpMode, umem: &Arc<Umem>) -> Result<Opened, Failure> {
+    let wanted = if mode == XdpMode::Generic { ModeChoice::Generic } else { ModeChoice::Native };
+    if request.mtu > 9000 {
+        return packet(request, false, format!("MTU {} is more than AF_XDP's 9000", request.mtu));
+    }
+    match xdp(request, wanted, umem, "the driver has native XDP".to_owned()) {
+        Ok(opened) => Ok(opened),
+        Err(failure) => packet(request, false, format!("no native XDP ({failure})")),
+    }
+}
+
+fn xdp(request: &Request<'_>, mode: ModeChoice, umem: &Arc<Umem>, why: String) -> Result<Opened, Failure> {
+    let mut config = XdpConfig::new(request.nic, request.port);
+    config.mode = mode;
+    config.fragments = if request.mtu > 1500 { Fragments::Yes } else { Fragments::No };
+    let (port, pairs) = XdpPort::open(&config, umem).map_err(|e| Failure::runtime(e.to_string()))?;
+    let report = port.report();
+    let mut why = why;
+    if let Some(reason) = &report.no_native {
+        why.push_str(&format!("; not native: {reason}"));
+    }
+    let copy = if report.copy == CopyMode::ZeroCopy { "zero-copy" } else { "copy" };
+    let mode = format!("{}, {copy}", report.mode);
+    Ok(Opened { pairs, driver: "xdp", mode, why, keep: Some(Box::new(port)) })
+}
+
+fn packet(request: &Request<'_>, offload: bool, why: String) -> Result<Opened, Failure> {
+    if !request.silenced {
+        return Err(Failure::runtime(format!(
+            "{}: the kernel would receive this port's packets a second time, and its reception cannot be dropped here",
+            request.nic
+        )));
+    }
+    let mut options = PacketOptions::new(request.nic);
+    options.queues = request.queues.map_or(request.workers, usize::from);
+    options.offload = offload;
+    options.promiscuous = request.promiscuous;
+    let dropped = IngressDropped::held_by(request.nic, ());
+    let opened = packet::open(&options, request.port, dropped).map_err(|e| Failure::runtime(e.to_string()))?;
+    let mode = format!("TPACKET_V3, {}", if offload { "offload" } else { "copy" });
+    Ok(Opened { pairs: opened.queues, driver: "packet", mode, why, keep: None })
+}
+
+fn open_tap(request: &Request<'_>, offload: bool) -> Result<Opened, Failure> {
+    let queues = request.queues.map_or(request.workers, usize::from);
+    let opened = tap::open(request.nic, queues, offload, request.port).map_err(|e| Failure::runtime(e.to_string()))?;
+    Ok(Opened { pairs: opened.queues, driver: "tap", mode: "copy".to_owned(), why: "asked for".to_owned(), keep: None })
+}
