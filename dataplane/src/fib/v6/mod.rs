@@ -10,7 +10,7 @@
 //! - The 256 slots of a node are mostly equal to their neighbour. A *narrow* node stores runs: a bitmap marks where a run
 //!   starts, and the number of marks up to a slot is the number of its entry. A *wide* node has an entry for each slot,
 //!   which is faster and takes up to sixteen times the memory: nodes with many runs are wide, and all are while there
-//!   are few ([`writer::WIDE_NODES`]), so that a small table answers fastest and a full one stays small.
+//!   are few (`WIDE_NODES`), so that a small table answers fastest and a full one stays small.
 //!
 //! Layout of a node, in words of 64 bits, from the start of a cache line:
 //!
@@ -31,6 +31,7 @@
 //! Replaced nodes are reused once every worker was quiescent.
 
 mod arena;
+mod node;
 #[cfg(test)]
 mod tests;
 mod writer;
