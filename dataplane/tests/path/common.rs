@@ -36,16 +36,13 @@ pub fn prefix(prefix: &str) -> Prefix {
 pub fn ports() -> Builder {
     let a = PortPlan::new("a").address("198.18.0.1/24".parse().unwrap()).address("2001:db8:a::1/64".parse().unwrap());
     let b = PortPlan::new("b").address("198.19.0.1/24".parse().unwrap()).address("2001:db8:b::1/64".parse().unwrap());
-    World::builder()
-        .port(a.address("fe80::a/64".parse().unwrap()))
-        .port(b.address("fe80::b/64".parse().unwrap()))
+    World::builder().port(a.address("fe80::a/64".parse().unwrap())).port(b.address("fe80::b/64".parse().unwrap()))
 }
 
 /// Makes the two known neighbours, .9 and ::9 of each link, and routes 203.0.113.0/24 and 2001:db8:f::/48 behind b's.
 pub fn world(builder: Builder) -> World {
     let mut world = builder.build().unwrap();
-    for (port, v4, v6, mac) in
-        [(A, "198.18.0.9", "2001:db8:a::9", MAC_A9), (B, "198.19.0.9", "2001:db8:b::9", MAC_B9)]
+    for (port, v4, v6, mac) in [(A, "198.18.0.9", "2001:db8:a::9", MAC_A9), (B, "198.19.0.9", "2001:db8:b::9", MAC_B9)]
     {
         world.table.neighbor_set(port, ip(v4), Some(mac)).unwrap();
         world.table.neighbor_set(port, ip(v6), Some(mac)).unwrap();

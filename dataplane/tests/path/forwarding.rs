@@ -9,7 +9,7 @@ const FAMILIES: [(&str, &str, &str); 2] =
     [("198.18.0.9", "203.0.113.5", "198.18.0.1"), ("2001:db8:a::9", "2001:db8:f::5", "2001:db8:a::1")];
 
 #[test]
-fn forwarding_changes_what_it_must_and_nothing_else() {
+pub fn forwarding_changes_what_it_must_and_nothing_else() {
     let mut world = two();
     for (source, destination, _) in FAMILIES {
         for (len, ttl) in [(0, 64), (18, 255), (18, 2), (1000, 64), (1452, 64), (1400, 100)] {
@@ -34,7 +34,7 @@ fn forwarding_changes_what_it_must_and_nothing_else() {
 }
 
 #[test]
-fn padding_ends_at_the_gateway_and_every_id_keeps_its_checksum() {
+pub fn padding_ends_at_the_gateway_and_every_id_keeps_its_checksum() {
     let mut world = two();
     let mut frame = packet("198.18.0.9", "203.0.113.5").udp(1, 2, 1).into_a(&world);
     let whole = frame.len();
@@ -57,7 +57,7 @@ fn padding_ends_at_the_gateway_and_every_id_keeps_its_checksum() {
 }
 
 #[test]
-fn a_longer_prefix_wins_and_changes_are_in_force_at_once() {
+pub fn a_longer_prefix_wins_and_changes_are_in_force_at_once() {
     let mut world = two();
     let other = MacAddress([2, 0, 0, 0, 0xb, 8]);
     world.table.neighbor_set(B, ip("198.19.0.8"), Some(other)).unwrap();
@@ -84,7 +84,7 @@ fn a_longer_prefix_wins_and_changes_are_in_force_at_once() {
 }
 
 #[test]
-fn ttl_runs_out_and_the_sender_is_told_what_it_sent() {
+pub fn ttl_runs_out_and_the_sender_is_told_what_it_sent() {
     let mut world = two();
     for (source, destination, own) in FAMILIES {
         for ttl in [0, 1] {
@@ -103,7 +103,7 @@ fn ttl_runs_out_and_the_sender_is_told_what_it_sent() {
 }
 
 #[test]
-fn every_kind_of_route_does_what_it_says() {
+pub fn every_kind_of_route_does_what_it_says() {
     let mut world = two();
     route(&mut world, "192.0.2.0/26", RouteKind::Blackhole);
     route(&mut world, "192.0.2.64/26", RouteKind::Unreachable);
@@ -135,7 +135,7 @@ fn every_kind_of_route_does_what_it_says() {
 }
 
 #[test]
-fn icmp_errors_are_limited_and_never_answer_errors() {
+pub fn icmp_errors_are_limited_and_never_answer_errors() {
     let mut world = world(ports().options(|o| o.icmp_rate = (10, 5)));
     let frame = packet("198.18.0.9", "192.0.2.1").into_a(&world);
     for _ in 0..20 {

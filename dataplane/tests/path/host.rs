@@ -22,7 +22,7 @@ fn arp(to: [u8; 6]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_for_the_box_goes_up_as_it_came() {
+pub fn what_is_for_the_box_goes_up_as_it_came() {
     let mut world = with_host();
     let mac = world.mac(A);
     let all = ferrule_dataplane::fib::MacAddress([0xff; 6]);
@@ -58,7 +58,7 @@ fn what_is_for_the_box_goes_up_as_it_came() {
 }
 
 #[test]
-fn a_next_hop_that_is_no_port_goes_up() {
+pub fn a_next_hop_that_is_no_port_goes_up() {
     let mut world = with_host();
     route(&mut world, "192.0.2.0/24", RouteKind::HostVia);
     let frame = packet("198.18.0.9", "192.0.2.1").into_a(&world);
@@ -68,7 +68,7 @@ fn a_next_hop_that_is_no_port_goes_up() {
 }
 
 #[test]
-fn group_addresses_in_unicast_frames_are_dropped() {
+pub fn group_addresses_in_unicast_frames_are_dropped() {
     let mut world = with_host();
     for (to, label) in [
         ("198.18.0.255", "broadcast_not_forwarded"),
@@ -86,7 +86,7 @@ fn group_addresses_in_unicast_frames_are_dropped() {
 }
 
 #[test]
-fn every_class_has_a_limit_of_its_own_and_the_rest_is_not_held_up() {
+pub fn every_class_has_a_limit_of_its_own_and_the_rest_is_not_held_up() {
     // Neighbours 40 a second, routing 1000, DHCP 1000, rest 20; bursts of 16 at least.
     let mut world = world(ports().host([40, 1000, 1000, 20], 256));
     let ssh = packet("198.18.0.9", "198.18.0.1").tcp(5000, 22, 2).into_a(&world);
@@ -108,7 +108,7 @@ fn every_class_has_a_limit_of_its_own_and_the_rest_is_not_held_up() {
 }
 
 #[test]
-fn a_host_that_does_not_read_costs_only_its_own() {
+pub fn a_host_that_does_not_read_costs_only_its_own() {
     let mut world = world(ports().host([1_000_000; 4], 8));
     let ssh = packet("198.18.0.9", "198.18.0.1").tcp(5000, 22, 2).into_a(&world);
     for _ in 0..20 {
@@ -119,7 +119,7 @@ fn a_host_that_does_not_read_costs_only_its_own() {
 }
 
 #[test]
-fn what_the_host_sends_leaves_as_it_is() {
+pub fn what_the_host_sends_leaves_as_it_is() {
     let mut world = with_host();
     let frames = [
         packet("198.19.0.1", "198.19.0.9").ttl(1).frame(MAC_B9, world.mac(B)),
@@ -140,14 +140,16 @@ fn what_the_host_sends_leaves_as_it_is() {
 }
 
 #[test]
-fn what_the_host_sends_passes_the_out_hook_only() {
-    let stage = |_| Each::line_up(|hook, packet: &mut Packet| {
-        let telnet = packet.destination_port == 23;
-        assert!(!packet.flags.has(Flags::FROM_HOST) || hook == ferrule_dataplane::stage::Hook::Out);
-        if telnet && packet.frame.header()[L3] == 0x45 {
-            packet.judge(Verdict::Drop(DropReason::Filter));
-        }
-    });
+pub fn what_the_host_sends_passes_the_out_hook_only() {
+    let stage = |_| {
+        Each::line_up(|hook, packet: &mut Packet| {
+            let telnet = packet.destination_port == 23;
+            assert!(!packet.flags.has(Flags::FROM_HOST) || hook == ferrule_dataplane::stage::Hook::Out);
+            if telnet && packet.frame.header()[L3] == 0x45 {
+                packet.judge(Verdict::Drop(DropReason::Filter));
+            }
+        })
+    };
     let mut world = world(ports().host(RATES, 64).stages(stage));
     let telnet = packet("198.19.0.1", "198.19.0.9").tcp(40000, 23, 2).frame(MAC_B9, world.mac(B));
     let ssh = packet("198.19.0.1", "198.19.0.9").tcp(40000, 22, 2).frame(MAC_B9, world.mac(B));
@@ -158,7 +160,7 @@ fn what_the_host_sends_passes_the_out_hook_only() {
 }
 
 #[test]
-fn host_frames_take_a_vlan_tag() {
+pub fn host_frames_take_a_vlan_tag() {
     use ferrule_dataplane::fib::{PortId, VlanTag};
     let plan = ferrule_dataplane::world::PortPlan::vlan("b.5", B, VlanTag { tpid: 0x8100, tci: 5 });
     let mut world = world(ports().host(RATES, 64).port(plan.address("10.5.0.1/24".parse().unwrap())));

@@ -20,7 +20,7 @@ fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 #[test]
-fn ethernet_that_is_wrong() {
+pub fn ethernet_that_is_wrong() {
     let mut world = two();
     let good = packet("198.18.0.9", "203.0.113.5").into_a(&world);
     for len in 1..14 {
@@ -55,7 +55,7 @@ fn ethernet_that_is_wrong() {
 }
 
 #[test]
-fn ipv4_headers_that_lie() {
+pub fn ipv4_headers_that_lie() {
     let mut world = two();
     let cases: [(&str, fn(&mut Vec<u8>)); 8] = [
         ("ip_version", |f| f[14] = 0x65),
@@ -83,7 +83,7 @@ fn ipv4_headers_that_lie() {
 }
 
 #[test]
-fn addresses_that_may_not_be() {
+pub fn addresses_that_may_not_be() {
     let mut world = two();
     for source in ["0.0.0.0", "0.1.2.3", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255"] {
         let frame = packet(source, "203.0.113.5").into_a(&world);
@@ -115,9 +115,7 @@ fn addresses_that_may_not_be() {
         let frame = packet(source, to).into_a(&world);
         dropped(&mut world, A, &frame, "source_is_destination");
     }
-    for (source, to) in
-        [("169.254.1.1", "203.0.113.5"), ("198.18.0.9", "169.254.1.1"), ("fe80::1", "2001:db8:f::5")]
-    {
+    for (source, to) in [("169.254.1.1", "203.0.113.5"), ("198.18.0.9", "169.254.1.1"), ("fe80::1", "2001:db8:f::5")] {
         if to.starts_with("169.254") {
             world.table.route_replace(prefix("0.0.0.0/0"), 0, via_b9()).unwrap();
         }
@@ -133,7 +131,7 @@ fn via_b9() -> ferrule_dataplane::fib::RouteKind {
 }
 
 #[test]
-fn options_pass_or_are_told() {
+pub fn options_pass_or_are_told() {
     let mut world = two();
     let with = |options: &[u8]| {
         let mut p = packet("198.18.0.9", "203.0.113.5");
@@ -141,7 +139,8 @@ fn options_pass_or_are_told() {
         p
     };
     // No-operation and end, record route, time stamp, router alert: a router that is not asked for more passes them on.
-    for options in [&[1, 1, 1, 0][..], &[7, 7, 4, 0, 0, 0, 0, 0], &[68, 8, 5, 0, 0, 0, 0, 0], &[148, 4, 0, 0], &[1; 40]] {
+    for options in [&[1, 1, 1, 0][..], &[7, 7, 4, 0, 0, 0, 0, 0], &[68, 8, 5, 0, 0, 0, 0, 0], &[148, 4, 0, 0], &[1; 40]]
+    {
         let frame = with(options).into_a(&world);
         send(&mut world, A, &frame);
         assert_eq!(world.collect(B), [forwarded(&frame, MAC_B9, world.mac(B))], "{options:?}");
@@ -173,7 +172,7 @@ fn extension(next: u8, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn extension_headers_pass_or_are_dropped() {
+pub fn extension_headers_pass_or_are_dropped() {
     let mut world = two();
     let with = |first: u8, chain: Vec<u8>| {
         let mut p = packet("2001:db8:a::9", "2001:db8:f::5");
@@ -206,7 +205,10 @@ fn extension_headers_pass_or_are_dropped() {
     let bad = [
         (with(60, extension(0, 8)), "extension_header"),
         (with(44, [fragment(44, 0), fragment(17, 0)].concat()), "extension_header"),
-        (with(60, [60, 0, 1, 4, 0, 0, 0, 0].repeat(8).into_iter().chain(extension(17, 8)).collect()), "extension_header"),
+        (
+            with(60, [60, 0, 1, 4, 0, 0, 0, 0].repeat(8).into_iter().chain(extension(17, 8)).collect()),
+            "extension_header",
+        ),
         (with(60, vec![17, 200, 0, 0, 0, 0, 0, 0]), "extension_header"),
         (with(43, [17, 2, 0, 1].into_iter().chain([0; 20]).collect()), "source_route"),
         (with(44, fragment(6, 8)), "fragment_tiny"),
@@ -223,7 +225,7 @@ fn extension_headers_pass_or_are_dropped() {
 }
 
 #[test]
-fn fragments_that_cannot_be() {
+pub fn fragments_that_cannot_be() {
     let mut world = two();
     let part = |fragment: u16, protocol: u8, len: usize| {
         let mut p = packet("198.18.0.9", "203.0.113.5");
@@ -248,7 +250,7 @@ fn fragments_that_cannot_be() {
 }
 
 #[test]
-fn transport_headers_that_lie() {
+pub fn transport_headers_that_lie() {
     let mut world = two();
     for source in ["198.18.0.9", "2001:db8:a::9"] {
         let to = if ip(source).is_ipv4() { "203.0.113.5" } else { "2001:db8:f::5" };
@@ -278,7 +280,7 @@ fn transport_headers_that_lie() {
 }
 
 #[test]
-fn an_offload_that_points_outside_is_refused() {
+pub fn an_offload_that_points_outside_is_refused() {
     let mut world = two();
     let frame = packet("198.18.0.9", "203.0.113.5").into_a(&world);
     let offload = Offload { csum_start: 60_000, csum_offset: 16, ..Offload::NONE };

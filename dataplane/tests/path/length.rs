@@ -33,7 +33,7 @@ fn reassemble(frames: &[Vec<u8>], mtu: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_long_packet_is_cut_into_pieces_that_make_it_whole_again() {
+pub fn a_long_packet_is_cut_into_pieces_that_make_it_whole_again() {
     for mtu in [68, 296, 576, 1280, 1499] {
         let mut world = with_small(mtu);
         for len in [mtu as usize - 27, 700, 1472] {
@@ -54,7 +54,7 @@ fn a_long_packet_is_cut_into_pieces_that_make_it_whole_again() {
 }
 
 #[test]
-fn an_exact_fit_passes_whole() {
+pub fn an_exact_fit_passes_whole() {
     let mut world = with_small(600);
     let frame = packet("198.18.0.9", "198.51.100.9").dont_fragment().udp(5, 6, 572).into_a(&world);
     send(&mut world, A, &frame);
@@ -63,7 +63,7 @@ fn an_exact_fit_passes_whole() {
 }
 
 #[test]
-fn what_may_not_be_cut_is_told_the_mtu() {
+pub fn what_may_not_be_cut_is_told_the_mtu() {
     let mut world = with_small(1300);
     let cases = [
         (packet("198.18.0.9", "198.51.100.9").dont_fragment().udp(5, 6, 1273), (3, 4), 548),
@@ -82,7 +82,7 @@ fn what_may_not_be_cut_is_told_the_mtu() {
 }
 
 #[test]
-fn what_came_in_longer_than_the_port_takes_is_dropped() {
+pub fn what_came_in_longer_than_the_port_takes_is_dropped() {
     let mut world = with_small(600);
     let frame = packet("198.18.0.9", "203.0.113.5").udp(5, 6, 1473).into_a(&world);
     dropped(&mut world, A, &frame, "over_mtu_received");
@@ -92,7 +92,7 @@ fn what_came_in_longer_than_the_port_takes_is_dropped() {
 }
 
 #[test]
-fn jumbo_frames_pass_as_chains_and_are_cut_from_chains() {
+pub fn jumbo_frames_pass_as_chains_and_are_cut_from_chains() {
     let plan = |name: &str, address: &str| PortPlan::new(name).mtu(9000).address(address.parse().unwrap());
     let mut world = World::builder()
         .port(plan("a", "198.18.0.1/24"))
@@ -116,7 +116,7 @@ fn jumbo_frames_pass_as_chains_and_are_cut_from_chains() {
 }
 
 #[test]
-fn fragments_pass_and_are_cut_again() {
+pub fn fragments_pass_and_are_cut_again() {
     let mut world = with_small(300);
     let mut p = packet("198.18.0.9", "198.51.100.9").udp(1, 2, 800);
     p.fragment = 0x2000;
@@ -124,7 +124,10 @@ fn fragments_pass_and_are_cut_again() {
     let frame = p.into_a(&world);
     send(&mut world, A, &frame);
     let pieces = world.collect(SMALL);
-    assert!(pieces.len() > 2 && pieces.iter().all(|f| f[20] & 0x20 != 0), "every piece has more to come, as the original had");
+    assert!(
+        pieces.len() > 2 && pieces.iter().all(|f| f[20] & 0x20 != 0),
+        "every piece has more to come, as the original had"
+    );
     let mut p = packet("198.18.0.9", "203.0.113.5");
     (p.fragment, p.payload) = (100, vec![1; 333]);
     let frame = p.into_a(&world);

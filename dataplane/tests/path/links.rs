@@ -28,7 +28,7 @@ fn vlans() -> World {
 }
 
 #[test]
-fn tags_come_off_and_go_on() {
+pub fn tags_come_off_and_go_on() {
     let mut world = vlans();
     let plain = packet("198.18.0.9", "10.20.0.9").into_a(&world);
     // Untagged in, tagged out.
@@ -59,7 +59,7 @@ fn tags_come_off_and_go_on() {
 }
 
 #[test]
-fn a_priority_tag_belongs_to_the_port_itself() {
+pub fn a_priority_tag_belongs_to_the_port_itself() {
     let mut world = vlans();
     let inner = packet("198.18.0.9", "203.0.113.5").into_a(&world);
     for tpid in [0x8100, 0x88a8] {
@@ -72,7 +72,7 @@ fn a_priority_tag_belongs_to_the_port_itself() {
 }
 
 #[test]
-fn unknown_and_deep_tags_are_dropped() {
+pub fn unknown_and_deep_tags_are_dropped() {
     let mut world = vlans();
     let inner = packet("10.10.0.9", "203.0.113.5").into_a(&world);
     for tags in [&[(0x8100, 11)][..], &[(0x88a8, 10)], &[(0x8100, 10), (0x8100, 10)], &[(0x8100, 4095)]] {
@@ -85,7 +85,7 @@ fn unknown_and_deep_tags_are_dropped() {
 }
 
 #[test]
-fn errors_about_a_vlan_packet_go_back_with_its_tag() {
+pub fn errors_about_a_vlan_packet_go_back_with_its_tag() {
     let mut world = vlans();
     let p = packet("10.10.0.9", "192.0.2.1");
     world.table.neighbor_set(A10, ip("10.10.0.9"), Some(MAC_A9)).unwrap();
@@ -100,7 +100,7 @@ fn errors_about_a_vlan_packet_go_back_with_its_tag() {
 }
 
 #[test]
-fn flows_spread_over_next_hops_and_stay() {
+pub fn flows_spread_over_next_hops_and_stay() {
     let mut world = two();
     let mac = |n| MacAddress([2, 0, 0, 0, 0xee, n]);
     for n in 20..24 {

@@ -19,7 +19,7 @@ fn arp(operation: u8, from: &str, from_mac: MacAddress, to: &str) -> Vec<u8> {
 }
 
 #[test]
-fn arp_is_answered_and_learned() {
+pub fn arp_is_answered_and_learned() {
     let mut world = two();
     let stranger = MacAddress([2, 0, 0, 0, 0xc, 1]);
     let request = arp(1, "198.18.0.77", stranger, "198.18.0.1");
@@ -56,12 +56,15 @@ fn resolve(world: &mut World, to: &str, answer: impl Fn(&World, &[u8]) -> Vec<u8
 }
 
 #[test]
-fn neighbours_are_asked_for_and_their_answers_release_what_waits() {
+pub fn neighbours_are_asked_for_and_their_answers_release_what_waits() {
     let mut world = two();
     let stranger = MacAddress([2, 0, 0, 0, 0xc, 2]);
     resolve(&mut world, "198.19.0.60", |world, asked| {
         assert_eq!(asked[..6], [0xff; 6]);
-        assert_eq!((&asked[20..22], &asked[28..32], &asked[38..42]), (&[0, 1][..], &[198, 19, 0, 1][..], &[198, 19, 0, 60][..]));
+        assert_eq!(
+            (&asked[20..22], &asked[28..32], &asked[38..42]),
+            (&[0, 1][..], &[198, 19, 0, 1][..], &[198, 19, 0, 60][..])
+        );
         let mut reply = arp(2, "198.19.0.60", stranger, "198.19.0.1");
         reply[..6].copy_from_slice(&world.mac(B).0);
         reply
@@ -83,7 +86,7 @@ fn neighbours_are_asked_for_and_their_answers_release_what_waits() {
 }
 
 #[test]
-fn echo_is_answered_ports_and_connections_are_refused() {
+pub fn echo_is_answered_ports_and_connections_are_refused() {
     let mut world = two();
     for (source, own) in [("198.18.0.9", "198.18.0.1"), ("2001:db8:a::9", "2001:db8:a::1")] {
         let v4 = ip(source).is_ipv4();
@@ -116,7 +119,7 @@ fn echo_is_answered_ports_and_connections_are_refused() {
 }
 
 #[test]
-fn link_local_echo_goes_back_where_it_came_from() {
+pub fn link_local_echo_goes_back_where_it_came_from() {
     let mut world = two();
     let stranger = MacAddress([2, 0, 0, 0, 0xc, 3]);
     let frame = packet("fe80::99", "fe80::a").echo(5, 10).frame(world.mac(A), stranger);
