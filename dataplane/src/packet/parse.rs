@@ -77,7 +77,7 @@ pub fn parse(packet: &mut Packet, ingress: &Ingress<'_>) {
             && total + ETHERNET_LEN == len
             && total <= ingress.mtu
             && fragment & 0x3fff == 0
-            && is_plain_v4_source(h)
+            && are_plain_v4(h)
             && be32(h, 26) != be32(h, 30)
             && checksum::ipv4_header_is_valid(h[14..34].first_chunk().unwrap_or(&[0; 20]));
         if good {
@@ -96,7 +96,8 @@ pub fn parse(packet: &mut Packet, ingress: &Ingress<'_>) {
         let good = usize::from(be16(h, 18)) + 54 == len
             && len - ETHERNET_LEN <= ingress.mtu
             && matches!(next, 6 | 17 | 58)
-            && is_plain_v6_source(h)
+            && is_plain_v6(h[22])
+            && is_plain_v6(h[38])
             && h[22..38] != h[38..54];
         if good {
             packet.family = Family::V6;
@@ -124,15 +125,23 @@ static PLAIN_SOURCE: [bool; 256] = {
     table
 };
 
+/// By first byte of a destination: false for 127/8, and for 169/8 as above. What else is not forwarded the routes tell.
+static PLAIN_DESTINATION: [bool; 256] = {
+    let mut table = [true; 256];
+    table[127] = false;
+    table[169] = false;
+    table
+};
+
 #[inline(always)]
-fn is_plain_v4_source(h: &[u8; 128]) -> bool {
-    PLAIN_SOURCE[usize::from(h[26])]
+fn are_plain_v4(h: &[u8; 128]) -> bool {
+    PLAIN_SOURCE[usize::from(h[26])] & PLAIN_DESTINATION[usize::from(h[30])]
 }
 
 /// Global unicast or unique local: the first byte settles it for nearly all (2000::/3, fc00::/7).
 #[inline(always)]
-fn is_plain_v6_source(h: &[u8; 128]) -> bool {
-    h[22] & 0xe0 == 0x20 || h[22] & 0xfe == 0xfc
+fn is_plain_v6(first: u8) -> bool {
+    first & 0xe0 == 0x20 || first & 0xfe == 0xfc
 }
 
 /// Checks the transport header at `l4`, which is inside the header window, and reads its ports.

@@ -19,7 +19,7 @@ pub fn forwarding_changes_what_it_must_and_nothing_else() {
                     0 => p.udp(1, 2, len),
                     1 => p.tcp(80, 5000, 0x12),
                     2 => p.echo(99, len),
-                    _ => p.transport(132, vec![9; 12 + len], 8),
+                    _ => p.transport(132, vec![9; 12 + len / 2], 8),
                 };
                 let frame = p.into_a(&world);
                 send(&mut world, A, &frame);

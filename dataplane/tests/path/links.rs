@@ -142,7 +142,8 @@ pub fn flows_spread_over_next_hops_and_stay() {
     let mut ways = Vec::new();
     for fragment in [0x2000, 0x2002, 4] {
         let mut p = packet("198.18.0.9", "192.0.2.7");
-        (p.fragment, p.payload) = (fragment, vec![0; 16]);
+        p.fragment = fragment;
+        p.payload.truncate(16);
         let frame = p.into_a(&world);
         send(&mut world, A, &frame);
         ways.push(world.collect(B)[0][5]);
