@@ -9,6 +9,7 @@ pub mod failure;
 pub mod log;
 pub mod metrics;
 pub mod pktgen;
+pub mod privilege;
 pub mod program;
 pub mod show;
 pub mod signals;

@@ -35,9 +35,9 @@ pub use error::KernelError;
 pub use event::{ControlSink, Event, Hop, LinkState, NeighborState, PortId, RouteAction};
 pub use filter::KernelFilter;
 pub use follower::{Follower, FollowerHandle};
-pub use iface::{HostInterface, OnExit, Takeover, TakeoverOptions, release_all};
+pub use iface::{HostInterface, OnExit, Takeover, TakeoverOptions, release_all, restore_left};
 pub use monitor::{Counters, Monitor, MonitorOptions};
-pub use neighbor::ResolutionMode;
+pub use neighbor::{ResolutionMode, Resolver};
 pub use rules::Unsupported;
 
 /// What the kernel says of one link now; None where there is none of that name.

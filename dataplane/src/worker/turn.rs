@@ -343,7 +343,7 @@ impl Worker {
             return;
         }
         let mut fragments = std::mem::take(&mut self.fragments);
-        fragment::fragment(packet, mtu, &mut context!(self), &mut |piece, _| fragments.push(piece));
+        fragment::fragment(packet, mtu, &mut context!(self), &mut fragments);
         for piece in fragments.drain(..) {
             self.egress(piece);
         }
