@@ -10,12 +10,9 @@ use crate::common::seen;
 const ELSEWHERE: [(&str, &str); 2] = [
     (
         "dropped host_refused",
-        "the host I/O thread's own: a TAP that is gone or refuses; tests/host.rs of the root package has it",
+        "counted by the host I/O thread when the kernel takes no frame: needs a TAP, and memory ports have none",
     ),
-    (
-        "dropped host_frame_bad",
-        "the host I/O thread's own: the kernel gives no such frame through a TAP; port::tap's tests read one",
-    ),
+    ("dropped host_frame_bad", "counted by the host I/O thread when a TAP gives a frame without sense: needs a TAP"),
 ];
 
 #[test]
