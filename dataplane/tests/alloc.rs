@@ -89,7 +89,7 @@ fn flows(world: &World, n: u16) -> Vec<Vec<u8>> {
     (0..n)
         .flat_map(|flow| {
             [("198.18.0.9", "203.0.113.5"), ("2001:db8:a::9", "2001:db8:f::5")]
-                .map(|(from, to)| packet(from, to).udp(1000 + flow, 53, 18).into_a(world))
+                .map(|(from, to)| packet(from, to).udp(1000 + flow, 53, 18).at_a(world))
         })
         .collect()
 }
@@ -115,12 +115,12 @@ fn odd(world: &World) -> Vec<Vec<u8>> {
     let mut extension = packet("2001:db8:a::9", "2001:db8:f::5");
     (extension.protocol, extension.extra) = (0, vec![17, 0, 1, 4, 0, 0, 0, 0]);
     vec![
-        options.into_a(world),
-        extension.into_a(world),
-        tagged(&packet("198.18.0.9", "203.0.113.5").into_a(world), &[(0x8100, 0x6000)]),
-        packet("198.18.0.9", "10.5.0.9").into_a(world),
-        packet("198.18.0.9", "198.51.100.9").udp(1, 2, 1400).into_a(world),
-        packet("198.18.0.9", "198.51.100.9").udp(1, 2, 4000).into_a(world),
+        options.at_a(world),
+        extension.at_a(world),
+        tagged(&packet("198.18.0.9", "203.0.113.5").at_a(world), &[(0x8100, 0x6000)]),
+        packet("198.18.0.9", "10.5.0.9").at_a(world),
+        packet("198.18.0.9", "198.51.100.9").udp(1, 2, 1400).at_a(world),
+        packet("198.18.0.9", "198.51.100.9").udp(1, 2, 4000).at_a(world),
     ]
 }
 
@@ -185,22 +185,22 @@ fn drops_and_what_the_senders_are_told() {
     route(&mut world, "192.0.2.64/26", RouteKind::Prohibit);
     let mut bad_option = packet("198.18.0.9", "203.0.113.5");
     bad_option.extra = vec![131, 4, 4, 0];
-    let whole = packet("198.18.0.9", "203.0.113.5").into_a(&world);
+    let whole = packet("198.18.0.9", "203.0.113.5").at_a(&world);
     let frames: Vec<_> = [
-        packet("198.18.0.9", "192.0.2.1").into_a(&world),
-        packet("198.18.0.9", "192.0.2.65").into_a(&world),
-        packet("198.18.0.9", "203.0.113.5").ttl(1).into_a(&world),
-        packet("2001:db8:a::9", "2001:db8:f::5").ttl(1).into_a(&world),
-        packet("2001:db8:a::9", "2001:db8:99::5").into_a(&world),
-        bad_option.into_a(&world),
+        packet("198.18.0.9", "192.0.2.1").at_a(&world),
+        packet("198.18.0.9", "192.0.2.65").at_a(&world),
+        packet("198.18.0.9", "203.0.113.5").ttl(1).at_a(&world),
+        packet("2001:db8:a::9", "2001:db8:f::5").ttl(1).at_a(&world),
+        packet("2001:db8:a::9", "2001:db8:99::5").at_a(&world),
+        bad_option.at_a(&world),
         whole[..30].to_vec(),
         tagged(&whole, &[(0x8100, 99); 2]),
-        packet("127.0.0.1", "203.0.113.5").into_a(&world),
+        packet("127.0.0.1", "203.0.113.5").at_a(&world),
         // Standalone: answered by Ferrule itself.
-        packet("198.18.0.9", "198.18.0.1").echo(1, 56).into_a(&world),
-        packet("2001:db8:a::9", "2001:db8:a::1").echo(1, 56).into_a(&world),
-        packet("198.18.0.9", "198.18.0.1").tcp(1, 80, 2).into_a(&world),
-        packet("198.18.0.9", "198.18.0.1").udp(1, 80, 2).into_a(&world),
+        packet("198.18.0.9", "198.18.0.1").echo(1, 56).at_a(&world),
+        packet("2001:db8:a::9", "2001:db8:a::1").echo(1, 56).at_a(&world),
+        packet("198.18.0.9", "198.18.0.1").tcp(1, 80, 2).at_a(&world),
+        packet("198.18.0.9", "198.18.0.1").udp(1, 80, 2).at_a(&world),
     ]
     .into_iter()
     .cycle()
@@ -214,7 +214,7 @@ fn packets_that_wait_for_neighbours() {
     let world = world(ports().options(|o| (o.neighbor_queue, o.neighbor_limit) = (16, 64)));
     // 100 neighbours, of which 64 may be waited for, 4 packets each.
     let frames: Vec<_> = (0..400u16)
-        .map(|n| packet("198.18.0.9", &format!("198.19.0.{}", 100 + n % 100)).udp(n, 1, 18).into_a(&world))
+        .map(|n| packet("198.18.0.9", &format!("198.19.0.{}", 100 + n % 100)).udp(n, 1, 18).at_a(&world))
         .collect();
     quiet(world, &frames, |world, round| {
         // Every other time they are found, else they fail; both are the work of turns that count.
@@ -247,7 +247,7 @@ fn hand_over_and_queues() {
 #[test]
 fn the_host_path() {
     let world = world(ports().host([1_000_000; 4], 1024));
-    let frames: Vec<_> = (0..200u16).map(|n| packet("198.18.0.9", "198.18.0.1").tcp(n, 22, 2).into_a(&world)).collect();
+    let frames: Vec<_> = (0..200u16).map(|n| packet("198.18.0.9", "198.18.0.1").tcp(n, 22, 2).at_a(&world)).collect();
     let down = packet("198.19.0.1", "198.19.0.9").frame(MAC_B9, world.mac(B));
     quiet(world, &frames, |world, _| {
         for _ in 0..100 {

@@ -16,10 +16,6 @@ pub const MAC_B9: MacAddress = MacAddress([2, 0, 0, 0, 0xb, 9]);
 pub const MILLISECOND: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 
-pub fn v4(address: &str) -> Ipv4Addr {
-    address.parse().unwrap()
-}
-
 pub fn v6(address: &str) -> Ipv6Addr {
     address.parse().unwrap()
 }
@@ -228,7 +224,7 @@ impl Ip {
     }
 
     /// As a frame into port a.
-    pub fn into_a(&self, world: &World) -> Vec<u8> {
+    pub fn at_a(&self, world: &World) -> Vec<u8> {
         self.frame(world.mac(A), MAC_A9)
     }
 }

@@ -22,7 +22,7 @@ fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 #[test]
 pub fn ethernet_that_is_wrong() {
     let mut world = two();
-    let good = packet("198.18.0.9", "203.0.113.5").into_a(&world);
+    let good = packet("198.18.0.9", "203.0.113.5").at_a(&world);
     for len in 1..14 {
         dropped(&mut world, A, &good[..len], "ethernet_truncated");
     }
@@ -32,7 +32,7 @@ pub fn ethernet_that_is_wrong() {
     for len in 34..good.len() {
         dropped(&mut world, A, &good[..len], "ip_length");
     }
-    let v6 = packet("2001:db8:a::9", "2001:db8:f::5").into_a(&world);
+    let v6 = packet("2001:db8:a::9", "2001:db8:f::5").at_a(&world);
     for len in 14..54 {
         dropped(&mut world, A, &v6[..len], "ip_truncated");
     }
@@ -57,7 +57,8 @@ pub fn ethernet_that_is_wrong() {
 #[test]
 pub fn ipv4_headers_that_lie() {
     let mut world = two();
-    let cases: [(&str, fn(&mut Vec<u8>)); 8] = [
+    type Change = fn(&mut Vec<u8>);
+    let cases: [(&str, Change); 8] = [
         ("ip_version", |f| f[14] = 0x65),
         ("ip_version", |f| f[14] = 0x05),
         ("ip_header_length", |f| f[14] = 0x44),
@@ -86,11 +87,11 @@ pub fn ipv4_headers_that_lie() {
 pub fn addresses_that_may_not_be() {
     let mut world = two();
     for source in ["0.0.0.0", "0.1.2.3", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255"] {
-        let frame = packet(source, "203.0.113.5").into_a(&world);
+        let frame = packet(source, "203.0.113.5").at_a(&world);
         dropped(&mut world, A, &frame, "martian_source");
     }
     for source in ["ff02::1", "ff0e::1", "::", "::ffff:198.18.0.9"] {
-        let frame = packet(source, "2001:db8:f::5").into_a(&world);
+        let frame = packet(source, "2001:db8:f::5").at_a(&world);
         dropped(&mut world, A, &frame, "martian_source");
     }
     for (source, to) in [
@@ -100,26 +101,26 @@ pub fn addresses_that_may_not_be() {
         ("::1", "2001:db8:f::5"),
         ("2001:db8:a::9", "::1"),
     ] {
-        let frame = packet(source, to).into_a(&world);
+        let frame = packet(source, to).at_a(&world);
         dropped(&mut world, A, &frame, "loopback_from_wire");
     }
     for to in ["0.0.0.0", "0.1.2.3", "240.0.0.1", "250.1.2.3"] {
-        let frame = packet("198.18.0.9", to).into_a(&world);
+        let frame = packet("198.18.0.9", to).at_a(&world);
         dropped(&mut world, A, &frame, "martian_destination");
     }
     for to in ["::", "::ffff:203.0.113.5"] {
-        let frame = packet("2001:db8:a::9", to).into_a(&world);
+        let frame = packet("2001:db8:a::9", to).at_a(&world);
         dropped(&mut world, A, &frame, "martian_destination");
     }
     for (source, to) in [("203.0.113.5", "203.0.113.5"), ("2001:db8:f::5", "2001:db8:f::5")] {
-        let frame = packet(source, to).into_a(&world);
+        let frame = packet(source, to).at_a(&world);
         dropped(&mut world, A, &frame, "source_is_destination");
     }
     for (source, to) in [("169.254.1.1", "203.0.113.5"), ("198.18.0.9", "169.254.1.1"), ("fe80::1", "2001:db8:f::5")] {
         if to.starts_with("169.254") {
             world.table.route_replace(prefix("0.0.0.0/0"), 0, via_b9()).unwrap();
         }
-        let frame = packet(source, to).into_a(&world);
+        let frame = packet(source, to).at_a(&world);
         dropped(&mut world, A, &frame, "link_local");
     }
     assert!(world.collect(A).is_empty() && world.collect(B).is_empty(), "nobody is told");
@@ -141,7 +142,7 @@ pub fn options_pass_or_are_told() {
     // No-operation and end, record route, time stamp, router alert: a router that is not asked for more passes them on.
     for options in [&[1, 1, 1, 0][..], &[7, 7, 4, 0, 0, 0, 0, 0], &[68, 8, 5, 0, 0, 0, 0, 0], &[148, 4, 0, 0], &[1; 40]]
     {
-        let frame = with(options).into_a(&world);
+        let frame = with(options).at_a(&world);
         send(&mut world, A, &frame);
         assert_eq!(world.collect(B), [forwarded(&frame, MAC_B9, world.mac(B))], "{options:?}");
     }
@@ -154,7 +155,7 @@ pub fn options_pass_or_are_told() {
         (&[68, 5, 0, 0], "ip_option", (12, 0)),
     ] {
         let p = with(options);
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         dropped(&mut world, A, &frame, label);
         let told = error(&world.collect(A)[0]);
         assert_eq!((told.kind, &told.quote), (kind, &p.bytes()), "{options:?}");
@@ -198,7 +199,7 @@ pub fn extension_headers_pass_or_are_dropped() {
         if p.protocol == 44 {
             p.payload.resize(32, 0);
         }
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         send(&mut world, A, &frame);
         assert_eq!(world.collect(B), [forwarded(&frame, MAC_B9, world.mac(B))], "{p:?}");
     }
@@ -218,7 +219,7 @@ pub fn extension_headers_pass_or_are_dropped() {
         if p.protocol == 44 {
             p.payload.resize(32, 0);
         }
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         dropped(&mut world, A, &frame, label);
     }
     check(world);
@@ -243,7 +244,7 @@ pub fn fragments_that_cannot_be() {
         (part(1, 6, 24), "fragment_tiny"),
         (part(0x2000, 132, 8), "fragment_tiny"),
     ] {
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         dropped(&mut world, A, &frame, label);
     }
     check(world);
@@ -260,19 +261,19 @@ pub fn transport_headers_that_lie() {
             p
         };
         for (protocol, len) in [(17, 7), (17, 0), (6, 19), (132, 11), (1, 7), (58, 7)] {
-            let frame = make(protocol, vec![0xff; len]).into_a(&world);
+            let frame = make(protocol, vec![0xff; len]).at_a(&world);
             dropped(&mut world, A, &frame, "transport_truncated");
         }
         for (at, byte) in [(12, 0x40), (12, 0x60), (12, 0)] {
             let mut payload = vec![0; 20];
             payload[at] = byte;
-            let frame = make(6, payload).into_a(&world);
+            let frame = make(6, payload).at_a(&world);
             dropped(&mut world, A, &frame, "tcp_offset");
         }
         for len in [7u16, 0, 9, 0xffff] {
             let mut payload = vec![0; 8];
             payload[4..6].copy_from_slice(&len.to_be_bytes());
-            let frame = make(17, payload).into_a(&world);
+            let frame = make(17, payload).at_a(&world);
             dropped(&mut world, A, &frame, "udp_length");
         }
     }
@@ -282,7 +283,7 @@ pub fn transport_headers_that_lie() {
 #[test]
 pub fn an_offload_that_points_outside_is_refused() {
     let mut world = two();
-    let frame = packet("198.18.0.9", "203.0.113.5").into_a(&world);
+    let frame = packet("198.18.0.9", "203.0.113.5").at_a(&world);
     let offload = Offload { csum_start: 60_000, csum_offset: 16, ..Offload::NONE };
     assert!(world.inject_at(A, 0, &frame, offload));
     world.settle();

@@ -41,7 +41,7 @@ pub fn a_long_packet_is_cut_into_pieces_that_make_it_whole_again() {
                 continue;
             }
             let p = packet("198.18.0.9", "198.51.100.9").udp(5, 6, len);
-            let frame = p.into_a(&world);
+            let frame = p.at_a(&world);
             send(&mut world, A, &frame);
             let pieces = world.collect(SMALL);
             assert!(pieces.len() > 1);
@@ -56,7 +56,7 @@ pub fn a_long_packet_is_cut_into_pieces_that_make_it_whole_again() {
 #[test]
 pub fn an_exact_fit_passes_whole() {
     let mut world = with_small(600);
-    let frame = packet("198.18.0.9", "198.51.100.9").dont_fragment().udp(5, 6, 572).into_a(&world);
+    let frame = packet("198.18.0.9", "198.51.100.9").dont_fragment().udp(5, 6, 572).at_a(&world);
     send(&mut world, A, &frame);
     assert_eq!(world.collect(SMALL), [forwarded(&frame, MAC_B9, world.mac(SMALL))]);
     check(world);
@@ -70,7 +70,7 @@ pub fn what_may_not_be_cut_is_told_the_mtu() {
         (packet("2001:db8:a::9", "2001:db8:c::9").udp(5, 6, 1253), (2, 0), 1232),
     ];
     for (p, kind, quoted) in cases {
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         dropped(&mut world, A, &frame, "fragmentation_needed");
         let back = world.collect(A);
         let told = error(&back[0]);
@@ -84,9 +84,9 @@ pub fn what_may_not_be_cut_is_told_the_mtu() {
 #[test]
 pub fn what_came_in_longer_than_the_port_takes_is_dropped() {
     let mut world = with_small(600);
-    let frame = packet("198.18.0.9", "203.0.113.5").udp(5, 6, 1473).into_a(&world);
+    let frame = packet("198.18.0.9", "203.0.113.5").udp(5, 6, 1473).at_a(&world);
     dropped(&mut world, A, &frame, "over_mtu_received");
-    let frame = packet("2001:db8:a::9", "2001:db8:f::5").udp(5, 6, 1453).into_a(&world);
+    let frame = packet("2001:db8:a::9", "2001:db8:f::5").udp(5, 6, 1453).at_a(&world);
     dropped(&mut world, A, &frame, "over_mtu_received");
     check(world);
 }
@@ -104,11 +104,11 @@ pub fn jumbo_frames_pass_as_chains_and_are_cut_from_chains() {
     world.table.neighbor_set(SMALL, ip("198.51.100.9"), Some(MAC_B9)).unwrap();
     route(&mut world, "203.0.113.0/24", RouteKind::via(B, ip("198.19.0.9")));
     for len in [1772, 2000, 4000, 8972] {
-        let frame = packet("198.18.0.9", "203.0.113.5").udp(1, 2, len).into_a(&world);
+        let frame = packet("198.18.0.9", "203.0.113.5").udp(1, 2, len).at_a(&world);
         send(&mut world, A, &frame);
         assert_eq!(world.collect(B), [forwarded(&frame, MAC_B9, world.mac(B))], "{len}");
         let p = packet("198.18.0.9", "198.51.100.9").udp(1, 2, len);
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         send(&mut world, A, &frame);
         assert_eq!(reassemble(&world.collect(SMALL), 1500), p.payload, "{len}");
     }
@@ -121,7 +121,7 @@ pub fn fragments_pass_and_are_cut_again() {
     let mut p = packet("198.18.0.9", "198.51.100.9").udp(1, 2, 800);
     p.fragment = 0x2000;
     p.payload.truncate(800);
-    let frame = p.into_a(&world);
+    let frame = p.at_a(&world);
     send(&mut world, A, &frame);
     let pieces = world.collect(SMALL);
     assert!(
@@ -130,7 +130,7 @@ pub fn fragments_pass_and_are_cut_again() {
     );
     let mut p = packet("198.18.0.9", "203.0.113.5");
     (p.fragment, p.payload) = (100, vec![1; 333]);
-    let frame = p.into_a(&world);
+    let frame = p.at_a(&world);
     send(&mut world, A, &frame);
     assert_eq!(world.collect(B), [forwarded(&frame, MAC_B9, world.mac(B))]);
     check(world);

@@ -19,7 +19,7 @@ fn numbered(world: &World, to: &str, n: u8) -> Vec<u8> {
     let len = p.payload.len();
     p.payload[len - 1] = n;
     // UDP without a checksum would do for IPv4; the path does not look at it.
-    p.into_a(world)
+    p.at_a(world)
 }
 
 fn key(address: &str) -> NextHopKey {
@@ -119,7 +119,7 @@ pub fn waiting_packets_are_cut_and_tagged_like_any_other() {
         ferrule_dataplane::world::PortPlan::vlan("b.5", B, ferrule_dataplane::fib::VlanTag { tpid: 0x8100, tci: 5 });
     let mut world = world(ports().host(RATES, 64).port(plan.mtu(600).address("10.5.0.1/24".parse().unwrap())));
     let p = packet("198.18.0.9", "10.5.0.9").udp(1, 2, 1000);
-    let frame = p.into_a(&world);
+    let frame = p.at_a(&world);
     send(&mut world, A, &frame);
     world.table.neighbor_set(PortId(2), ip("10.5.0.9"), Some(MAC_B9)).unwrap();
     world.advance(2 * MILLISECOND);

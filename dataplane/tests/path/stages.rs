@@ -43,7 +43,8 @@ fn set_destination(packet: &mut Packet, to: [u8; 4]) {
 #[test]
 pub fn both_hooks_see_a_packet_in_line_up_order_and_back() {
     use std::sync::Mutex;
-    let seen: Arc<Mutex<Vec<(usize, Hook, PortId, PortId)>>> = Arc::default();
+    type Seen = Vec<(usize, Hook, PortId, PortId)>;
+    let seen: Arc<Mutex<Seen>> = Arc::default();
     let log = seen.clone();
     let mut world = world(ports().stages(move |_| {
         (0..2usize)
@@ -54,7 +55,7 @@ pub fn both_hooks_see_a_packet_in_line_up_order_and_back() {
             })
             .collect()
     }));
-    let frame = packet("198.18.0.9", "203.0.113.5").into_a(&world);
+    let frame = packet("198.18.0.9", "203.0.113.5").at_a(&world);
     send(&mut world, A, &frame);
     assert_eq!(world.collect(B), [forwarded(&frame, MAC_B9, world.mac(B))]);
     let none = PortId::NONE;
@@ -62,7 +63,7 @@ pub fn both_hooks_see_a_packet_in_line_up_order_and_back() {
     assert_eq!(*seen.lock().unwrap(), order);
     // What Ferrule makes passes the Out hook only; what the parser dropped passes none.
     seen.lock().unwrap().clear();
-    let frame = packet("198.18.0.9", "192.0.2.1").into_a(&world);
+    let frame = packet("198.18.0.9", "192.0.2.1").at_a(&world);
     dropped(&mut world, A, &frame, "no_route");
     assert_eq!(world.collect(A).len(), 1);
     let hooks: Vec<_> = seen.lock().unwrap().iter().map(|s| (s.0, s.1)).collect();
@@ -81,7 +82,7 @@ pub fn drops_at_either_hook_are_counted_and_the_rest_passes() {
     };
     let mut world = world(ports().stages(stage));
     for port in [10, 11, 12, 13] {
-        let frame = packet("198.18.0.9", "203.0.113.5").udp(1, port, 4).into_a(&world);
+        let frame = packet("198.18.0.9", "203.0.113.5").udp(1, port, 4).at_a(&world);
         assert!(world.inject(A, &frame));
     }
     world.settle();
@@ -104,7 +105,7 @@ pub fn a_destination_changed_at_either_hook_is_routed_anew() {
     };
     let mut world = world(ports().stages(stage));
     for port in [20, 21] {
-        let frame = packet("198.18.0.7", "203.0.113.5").udp(1, port, 4).into_a(&world);
+        let frame = packet("198.18.0.7", "203.0.113.5").udp(1, port, 4).at_a(&world);
         send(&mut world, A, &frame);
         let mut expected = forwarded(&frame, MAC_A9, world.mac(A));
         expected[30..34].copy_from_slice(&[198, 18, 0, 9]);
@@ -131,7 +132,7 @@ pub fn a_stage_may_send_packets_to_the_host() {
         })
     };
     let mut world = world(ports().host([1000; 4], 16).stages(stage));
-    let frame = packet("198.18.0.9", "203.0.113.5").udp(1, 53, 4).into_a(&world);
+    let frame = packet("198.18.0.9", "203.0.113.5").udp(1, 53, 4).at_a(&world);
     send(&mut world, A, &frame);
     assert_eq!(world.collect_host(A), [frame]);
     check(world);
@@ -183,12 +184,12 @@ pub fn held_packets_come_back_in_order_and_count_as_held_meanwhile() {
     let mut world = world(ports().stages(pipes(5 * MILLISECOND)));
     let mut expected = vec![];
     for n in 0..300u16 {
-        let frame = packet("198.18.0.9", "203.0.113.5").udp(30, n, 4).into_a(&world);
+        let frame = packet("198.18.0.9", "203.0.113.5").udp(30, n, 4).at_a(&world);
         send(&mut world, A, &frame);
         expected.push(forwarded(&frame, MAC_B9, world.mac(B)));
     }
     // One that waits for its neighbour beside them: both count.
-    let frame = packet("198.18.0.9", "198.19.0.70").into_a(&world);
+    let frame = packet("198.18.0.9", "198.19.0.70").at_a(&world);
     send(&mut world, A, &frame);
     assert_eq!((world.balance().held, world.balance().difference()), (301, 0));
     world.collect(B);
@@ -205,7 +206,7 @@ pub fn what_a_stage_holds_is_given_up_at_the_end_and_at_a_reload() {
     let mut world = world(ports().stages(pipes(SECOND)));
     for round in 0..2 {
         for n in 0..10u16 {
-            let frame = packet("198.18.0.9", "203.0.113.5").udp(30, n, 4).into_a(&world);
+            let frame = packet("198.18.0.9", "203.0.113.5").udp(30, n, 4).at_a(&world);
             send(&mut world, A, &frame);
         }
         assert_eq!(world.balance().held, 10);
@@ -259,7 +260,7 @@ impl Stage for Maker {
 pub fn what_a_stage_makes_leaves_in_the_same_turn_and_is_counted() {
     let mut world = world(ports().stages(|_| vec![Box::new(Maker)]));
     for port in [40, 42, 44] {
-        let frame = packet("198.18.0.9", "203.0.113.5").udp(port, 9, 4).into_a(&world);
+        let frame = packet("198.18.0.9", "203.0.113.5").udp(port, 9, 4).at_a(&world);
         assert!(world.inject(A, &frame));
     }
     world.step();
@@ -274,7 +275,7 @@ pub fn packets_that_make_packets_end() {
     let mut world = world(ports().stages(|_| vec![Box::new(Maker)]));
     for _ in 0..3 {
         for _ in 0..100 {
-            let frame = packet("198.18.0.9", "203.0.113.5").udp(43, 9, 4).into_a(&world);
+            let frame = packet("198.18.0.9", "203.0.113.5").udp(43, 9, 4).at_a(&world);
             assert!(world.inject(A, &frame));
         }
         world.settle();
@@ -305,7 +306,7 @@ pub fn more_than_a_turn_may_make_is_dropped() {
         }
     }
     let mut world = world(ports().ring(4096).stages(|_| vec![Box::new(Flood)]));
-    let frame = packet("198.18.0.9", "203.0.113.5").udp(50, 9, 4).into_a(&world);
+    let frame = packet("198.18.0.9", "203.0.113.5").udp(50, 9, 4).at_a(&world);
     send(&mut world, A, &frame);
     assert_eq!(world.collect(B).len(), 1025);
     let totals = check(world);
@@ -315,10 +316,14 @@ pub fn more_than_a_turn_may_make_is_dropped() {
 #[test]
 pub fn stages_are_counted() {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
-    let stage = |_| Each::line_up(|_, _: &mut Packet| drop(CALLS.fetch_add(1, Ordering::Relaxed)));
+    let stage = |_| {
+        Each::line_up(|_, _: &mut Packet| {
+            CALLS.fetch_add(1, Ordering::Relaxed);
+        })
+    };
     let mut world = world(ports().stages(stage));
     for _ in 0..50 {
-        let frame = packet("198.18.0.9", "203.0.113.5").into_a(&world);
+        let frame = packet("198.18.0.9", "203.0.113.5").at_a(&world);
         assert!(world.inject(A, &frame));
     }
     world.settle();

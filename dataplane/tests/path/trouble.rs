@@ -12,7 +12,7 @@ use ferrule_dataplane::world::World;
 use crate::common::*;
 
 fn through(world: &World) -> Vec<u8> {
-    packet("198.18.0.9", "203.0.113.5").into_a(world)
+    packet("198.18.0.9", "203.0.113.5").at_a(world)
 }
 
 fn back(world: &World) -> Vec<u8> {
@@ -117,7 +117,7 @@ pub fn a_lost_device_ends_its_port_alone_and_tells() {
         );
         assert!(world.dropped(DropReason::PortDown) >= 7);
         // The others go on, and the port comes back.
-        let hairpin = packet("198.18.0.7", "198.18.0.9").into_a(&world);
+        let hairpin = packet("198.18.0.7", "198.18.0.9").at_a(&world);
         send(&mut world, A, &hairpin);
         assert_eq!(world.collect(A).len(), 1);
         world.attach_memory(B);
@@ -161,9 +161,9 @@ pub fn without_buffers_pieces_and_errors_are_left_out_and_forwarding_goes_on() {
     let plan = ferrule_dataplane::world::PortPlan::new("c").mtu(120).address("198.51.100.1/24".parse().unwrap());
     let mut world = world(ports().port(plan).buffers(8, 256));
     world.table.neighbor_set(PortId(2), ip("198.51.100.9"), Some(MAC_B9)).unwrap();
-    let long = packet("198.18.0.9", "198.51.100.9").udp(1, 2, 1000).into_a(&world);
+    let long = packet("198.18.0.9", "198.51.100.9").udp(1, 2, 1000).at_a(&world);
     dropped(&mut world, A, &long, "no_buffer");
-    let lost = packet("198.18.0.9", "192.0.2.1").into_a(&world);
+    let lost = packet("198.18.0.9", "192.0.2.1").at_a(&world);
     for _ in 0..40 {
         assert!(world.inject(A, &lost) && world.inject(A, &through(&world)));
     }
@@ -178,14 +178,14 @@ pub fn without_buffers_pieces_and_errors_are_left_out_and_forwarding_goes_on() {
 pub fn the_end_gives_up_what_is_held_and_sends_what_is_ready() {
     let mut world = world(ports().host([1000; 4], 64).workers(2).options(|o| o.flow_owner = true));
     for n in 0..50u16 {
-        let waits = packet("198.18.0.9", &format!("198.19.0.{}", 100 + n % 8)).udp(n, 1, 4).into_a(&world);
+        let waits = packet("198.18.0.9", &format!("198.19.0.{}", 100 + n % 8)).udp(n, 1, 4).at_a(&world);
         assert!(world.inject(A, &waits) && world.inject(A, &through(&world)));
     }
     world.step();
     // On their way when the end comes: in the ring of a port, to another worker, from the host.
     let mac = world.mac(B);
     for n in 0..10u16 {
-        assert!(world.inject(A, &packet("198.18.0.9", "203.0.113.5").udp(n, 9, 4).into_a(&world)));
+        assert!(world.inject(A, &packet("198.18.0.9", "203.0.113.5").udp(n, 9, 4).at_a(&world)));
         assert!(world.inject_host(B, &packet("198.19.0.1", "198.19.0.9").udp(n, 9, 4).frame(MAC_B9, mac)));
     }
     world.worker(0).turn();

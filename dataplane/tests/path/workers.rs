@@ -45,7 +45,7 @@ fn witnessed(workers: usize) -> (World, Log) {
 pub fn both_directions_of_a_flow_meet_on_one_worker_whatever_queue_they_came_in_on() {
     let (mut world, log) = witnessed(3);
     for flow in 0..200u16 {
-        let there = packet("198.18.0.9", "203.0.113.5").udp(1000 + flow, 53, 4).into_a(&world);
+        let there = packet("198.18.0.9", "203.0.113.5").udp(1000 + flow, 53, 4).at_a(&world);
         let back = packet("203.0.113.5", "198.18.0.9").udp(53, 1000 + flow, 4).frame(world.mac(B), MAC_B9);
         for queue in 0..3 {
             assert!(world.inject_at(A, queue, &there, Offload::NONE));
@@ -74,7 +74,7 @@ pub fn the_order_of_a_flow_is_kept_over_the_hand_over() {
     for n in 0..500u16 {
         for flow in 0..4u16 {
             let frame = packet("198.18.0.9", "203.0.113.5").tcp(2000 + flow, 80, 0x10);
-            let mut frame = frame.into_a(&world);
+            let mut frame = frame.at_a(&world);
             frame[38..40].copy_from_slice(&n.to_be_bytes());
             assert!(world.inject_at(A, 0, &frame, Offload::NONE));
         }
@@ -103,7 +103,7 @@ pub fn fragments_of_a_datagram_meet() {
             let mut p = packet("198.18.0.9", "203.0.113.5");
             (p.id, p.fragment) = (id, fragment);
             p.payload.truncate(16);
-            let frame = p.into_a(&world);
+            let frame = p.at_a(&world);
             assert!(world.inject_at(A, queue, &frame, Offload::NONE));
         }
         log.lock().unwrap().clear();
@@ -119,7 +119,7 @@ pub fn fragments_of_a_datagram_meet() {
 pub fn a_full_ring_between_workers_is_a_counted_drop() {
     let mut world = world(ports().workers(2).handover(8).options(|o| o.flow_owner = true));
     for flow in 0..200u16 {
-        let frame = packet("198.18.0.9", "203.0.113.5").udp(flow, 53, 4).into_a(&world);
+        let frame = packet("198.18.0.9", "203.0.113.5").udp(flow, 53, 4).at_a(&world);
         assert!(world.inject_at(A, 0, &frame, Offload::NONE));
     }
     // Worker 0 alone: the other one does not take anything.
@@ -137,7 +137,7 @@ pub fn queued_dispatch_loses_nothing_and_keeps_the_order() {
     for workers in [1, 2, 3] {
         let mut world = world(ports().workers(workers).options(|o| o.dispatch = Dispatch::Queued));
         let frames: Vec<_> =
-            (0..300u16).map(|n| packet("198.18.0.9", "203.0.113.5").udp(n, 53, 4).into_a(&world)).collect();
+            (0..300u16).map(|n| packet("198.18.0.9", "203.0.113.5").udp(n, 53, 4).at_a(&world)).collect();
         for frame in &frames {
             assert!(world.inject(A, frame));
         }
@@ -156,7 +156,7 @@ pub fn a_worker_without_a_transmit_queue_sends_through_another() {
     world.command(1, Command::Detach(B));
     world.command(1, Command::Relay(B, 0));
     for flow in 0..100u16 {
-        let frame = packet("198.18.0.9", "203.0.113.5").udp(flow, 53, 4).into_a(&world);
+        let frame = packet("198.18.0.9", "203.0.113.5").udp(flow, 53, 4).at_a(&world);
         assert!(world.inject_at(A, 1, &frame, Offload::NONE));
     }
     world.settle();
@@ -170,9 +170,9 @@ pub fn buffers_find_their_way_back_when_traffic_goes_one_way() {
     let mut world = world(ports().workers(2).buffers(256, 512).options(|o| o.flow_owner = true));
     for round in 0..128 {
         for flow in 0..128u16 {
-            let frame = packet("198.18.0.9", "203.0.113.5").udp(flow, round, 4).into_a(&world);
+            let frame = packet("198.18.0.9", "203.0.113.5").udp(flow, round, 4).at_a(&world);
             assert!(world.inject_at(A, 0, &frame, Offload::NONE), "round {round}");
-            let lost = packet("198.18.0.9", "192.0.2.5").udp(flow, round, 4).into_a(&world);
+            let lost = packet("198.18.0.9", "192.0.2.5").udp(flow, round, 4).at_a(&world);
             assert!(world.inject_at(A, 0, &lost, Offload::NONE), "round {round}");
         }
         world.settle();
