@@ -3,10 +3,13 @@ pub mod lab;
 
 pub mod cli;
 pub mod control;
+pub mod daemon;
+pub mod doctor;
 pub mod failure;
 pub mod log;
 pub mod metrics;
 pub mod pktgen;
+pub mod privilege;
 pub mod program;
 pub mod show;
 pub mod signals;

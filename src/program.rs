@@ -3,12 +3,19 @@
 #![forbid(unsafe_code)]
 
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use crate::cli::commands::Program;
+use serde_json::Value;
+
+use crate::cli::commands::{Program, emit_json};
 use crate::cli::{CheckArgs, Common, CompareArgs, LabArgs, PrivilegeTestArgs, RunArgs};
+use crate::control::DEFAULT_SOCKET;
+use crate::daemon;
 use crate::failure::Failure;
 use crate::pktgen::{Opened, Opener, Wanted};
+use crate::privilege::helper::Actions;
+use crate::privilege::{self, Plan};
 use crate::snapshot::Finding;
 
 /// The program as it was built.
@@ -19,8 +26,11 @@ fn missing(what: &str) -> Failure {
 }
 
 impl Program for Ferrule {
-    fn run(&self, _args: &RunArgs, _common: &Common) -> Result<(), Failure> {
-        Err(missing("run"))
+    fn run(&self, args: &RunArgs, common: &Common) -> Result<(), Failure> {
+        // The file names the socket; the flag wins where it was given.
+        let socket = (common.socket != Path::new(DEFAULT_SOCKET)).then(|| common.socket.clone());
+        let (config, state_directory) = (args.config.clone(), args.state_directory.clone());
+        daemon::run(&daemon::RunOptions { config, socket, state_directory })
     }
 
     fn check(&self, _args: &CheckArgs, _common: &Common) -> Result<String, Failure> {
@@ -44,12 +54,30 @@ impl Program for Ferrule {
     }
 
     fn helper(&self) -> Result<(), Failure> {
-        Err(missing("helper"))
+        privilege::helper::serve_stdin(&mut NoActions)
     }
 
-    fn privilege_test(&self, _args: &PrivilegeTestArgs, _out: &mut dyn Write) -> Result<(), Failure> {
-        Err(missing("privilege-test"))
+    fn privilege_test(&self, args: &PrivilegeTestArgs, out: &mut dyn Write) -> Result<(), Failure> {
+        let mut plan = Plan { user: Some(args.user.clone()), ..Plan::default() };
+        plan.read.extend(args.read.iter().cloned());
+        let result = privilege::self_test(&plan)?;
+        emit_json(out, &result)?;
+        match result.surprises().as_slice() {
+            [] => Ok(()),
+            [first, ..] => Err(Failure::runtime(format!("`{}` did not go as it should", first.what))),
+        }
     }
+}
+
+/// A helper that can do nothing yet: the daemon's own actions are given here when it is wired.
+struct NoActions;
+
+impl Actions for NoActions {
+    fn call(&mut self, action: &str, _: &Value, _: Vec<OwnedFd>) -> Result<(Value, Vec<OwnedFd>), String> {
+        Err(format!("unknown action `{action}`"))
+    }
+
+    fn daemon_gone(&mut self) {}
 }
 
 impl Opener for Ferrule {

@@ -197,12 +197,8 @@ fn workers(w: &mut Writer, s: &Snapshot) {
     });
     each("ferrule_worker_taken_over_packets_total", Kind::Counter, "Taken over from other workers.", |r| r.taken_over);
     each("ferrule_worker_held_packets", Kind::Gauge, "Held by stages and neighbour queues.", |r| r.held);
-    each(
-        "ferrule_worker_in_flight_packets",
-        Kind::Gauge,
-        "Put on rings to other threads less taken from them: over all workers, on their way.",
-        |r| r.ring_in.saturating_sub(r.ring_out),
-    );
+    each("ferrule_worker_ring_in_packets_total", Kind::Counter, "Put on rings to other threads.", |r| r.ring_in);
+    each("ferrule_worker_ring_out_packets_total", Kind::Counter, "Taken from rings of other threads.", |r| r.ring_out);
     each("ferrule_worker_icmp_suppressed_total", Kind::Counter, "ICMP errors held back by the rate limit.", |r| {
         r.icmp_suppressed
     });

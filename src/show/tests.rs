@@ -33,9 +33,9 @@ fn workers_golden() {
     assert_eq!(
         text,
         "\
-Worker  Core    Busy  Packets  Handed over  Taken over  Held  In flight  Busy loops  Idle loops  Sleeps  State
-0          2  25.0 %     1000            0           0     3          0           0           0       0  ok
-1          3   0.0 %     3002           11           0     0          0           0           0       0  STUCK
+Worker  Core    Busy  Packets  Handed over  Taken over  Held  Ring in  Ring out  Busy loops  Idle loops  Sleeps  State
+0          2  25.0 %     1000            0           0     3        0         0           0           0       0  ok
+1          3   0.0 %     3002           11           0     0        0         0           0           0       0  STUCK
 
 Skew: 1.50 (packets of the busiest worker over the mean)
 
