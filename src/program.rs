@@ -4,17 +4,17 @@
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use serde_json::Value;
 
-use crate::cli::commands::{Program, emit_json};
-use crate::cli::{CheckArgs, Common, CompareArgs, LabArgs, PrivilegeTestArgs, RunArgs};
+use crate::cli::commands::{Program, emit, emit_json};
+use crate::cli::{Common, CompareArgs, LabArgs, LabCommand, LabRouter, PrivilegeTestArgs, RunArgs};
 use crate::failure::Failure;
-use crate::pktgen::{Opened, Opener, Wanted};
+use crate::lab::{Counters, KernelCounters, KernelRouter, Lab, LabError, Offloads, command};
+use crate::pktgen::Opener;
+use crate::pktgen::device::Devices;
 use crate::privilege::helper::Actions;
 use crate::privilege::{self, Plan};
-use crate::snapshot::Finding;
 
 /// The program as it was built.
 pub struct Ferrule;
@@ -28,16 +28,29 @@ impl Program for Ferrule {
         Err(missing("run"))
     }
 
-    fn check(&self, _args: &CheckArgs, _common: &Common) -> Result<String, Failure> {
-        Err(missing("check"))
-    }
-
-    fn doctor(&self, _file: &Path) -> Result<Vec<Finding>, Failure> {
-        Err(missing("doctor FILE"))
-    }
-
-    fn lab(&self, _args: &LabArgs, _common: &Common, _out: &mut dyn Write) -> Result<(), Failure> {
-        Err(missing("lab"))
+    fn lab(&self, args: &LabArgs, _common: &Common, out: &mut dyn Write) -> Result<(), Failure> {
+        match &args.command {
+            LabCommand::Down => {
+                command::down(&args.directory, &args.name).map_err(lab_failure)?;
+                emit(out, &format!("lab {} is down\n", args.name))
+            }
+            LabCommand::Exec { host, command: words } => {
+                let status = command::exec(&args.directory, &args.name, host, words).map_err(lab_failure)?;
+                if status.success() { Ok(()) } else { Err(Failure::runtime(format!("{}: {status}", words[0]))) }
+            }
+            LabCommand::Up(options) if options.driver == LabRouter::Kernel => {
+                command::up(&lab_options(args, options), &KernelRouter, out).map(drop).map_err(lab_failure)
+            }
+            LabCommand::Demo(options) if options.driver == LabRouter::Kernel => {
+                let counters = |lab: &Lab| -> Box<dyn Counters> {
+                    Box::new(KernelCounters::new(lab).expect("a lab that is up has its host b"))
+                };
+                command::demo(&lab_options(args, options), &KernelRouter, &counters, out).map_err(lab_failure)
+            }
+            LabCommand::Up(_) | LabCommand::Demo(_) => {
+                Err(Failure::runtime("only --driver kernel can be the lab's router in this build"))
+            }
+        }
     }
 
     fn compare(&self, _args: &CompareArgs, _common: &Common, _out: &mut dyn Write) -> Result<(), Failure> {
@@ -45,7 +58,7 @@ impl Program for Ferrule {
     }
 
     fn opener(&self) -> &dyn Opener {
-        self
+        &Devices
     }
 
     fn helper(&self) -> Result<(), Failure> {
@@ -64,6 +77,25 @@ impl Program for Ferrule {
     }
 }
 
+fn lab_failure(e: LabError) -> Failure {
+    match e {
+        LabError::Request(_) | LabError::NoLab { .. } | LabError::NoHost { .. } => Failure::input(e.to_string()),
+        other => Failure::runtime(other.to_string()),
+    }
+}
+
+fn lab_options(args: &LabArgs, options: &crate::cli::LabOptions) -> command::LabOptions {
+    command::LabOptions {
+        name: args.name.clone(),
+        directory: args.directory.clone(),
+        queues: options.queues,
+        mtu: options.mtu,
+        hosts: options.hosts,
+        ipv4_only: options.no_ipv6,
+        offloads: if options.offload { Offloads::On } else { Offloads::Off },
+    }
+}
+
 /// A helper that can do nothing yet: the daemon's own actions are given here when it is wired.
 struct NoActions;
 
@@ -73,10 +105,4 @@ impl Actions for NoActions {
     }
 
     fn daemon_gone(&mut self) {}
-}
-
-impl Opener for Ferrule {
-    fn open(&self, wanted: &Wanted<'_>) -> Result<Opened, Failure> {
-        Err(Failure::input(format!("driver {} is not part of this build; `-i null` is", wanted.driver)))
-    }
 }

@@ -1,0 +1,73 @@
+//! `ferrule doctor FILE`: what would hurt if this configuration were started on this host.
+
+#![forbid(unsafe_code)]
+
+use ferrule_config::gateway::{Driver, Gateway};
+
+use crate::failure::Failure;
+use crate::kernel::doctor::{DeviceFacts, Problem, Report, examine};
+use crate::snapshot::{Finding, Severity};
+
+/// Looks at the host and at every device that the configuration names.
+///
+/// # Errors
+/// [`Failure::Input`] for a device that does not exist, [`Failure::Runtime`] when the kernel does not answer.
+pub fn before_start(gateway: &Gateway) -> Result<Vec<Finding>, Failure> {
+    // A TAP is made when there is none, so it need not exist.
+    let named = gateway.ports.iter().filter(|p| !matches!(p.driver.value, Driver::Tap { .. }));
+    let names: Vec<&str> = named.filter_map(|p| p.driver.value.device()).map(|d| d.value.as_str()).collect();
+    let cores: Vec<usize> = gateway.engine.cores.iter().map(|c| usize::from(c.value)).collect();
+    let report = examine(&names, &cores).map_err(|e| Failure::input(e.to_string()))?;
+    Ok(findings(&report))
+}
+
+/// A report as findings: problems first by device, and "ok" for what has none.
+pub fn findings(report: &Report) -> Vec<Finding> {
+    let mut all: Vec<Finding> = report.problems.iter().map(problem).collect();
+    let clean = |subject: &str| !report.problems.iter().any(|p| p.subject == subject);
+    if clean("host") {
+        let text = format!("Linux {}, {} cores, all capabilities", report.host.release, report.host.cores);
+        all.push(Finding { severity: Severity::Ok, subject: "host".into(), text, mend: None });
+    }
+    for device in report.devices.iter().filter(|d| clean(&d.name)) {
+        all.push(Finding { severity: Severity::Ok, subject: device.name.clone(), text: facts(device), mend: None });
+    }
+    all
+}
+
+/// A missing capability or a device that is down keeps the gateway from working; the rest costs speed or surprises.
+fn problem(p: &Problem) -> Finding {
+    let fatal = p.what.contains("capability") || p.what.contains("cap_") || p.what.contains("/dev/net/tun");
+    Finding {
+        severity: if fatal { Severity::Error } else { Severity::Warning },
+        subject: p.subject.clone(),
+        text: p.what.clone(),
+        mend: Some(p.mend.clone()),
+    }
+}
+
+fn facts(device: &DeviceFacts) -> String {
+    let driver = device.driver.as_deref().unwrap_or("unknown");
+    format!("driver {driver}, {} receive queues, MTU {}, XDP {:?}", device.queues.0, device.mtu, device.xdp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_device_is_named_with_those_there_are() {
+        let gateway = ferrule_config::gateway::parse("[[port]]\nname = \"wan\"\ndevice = \"nosuch0\"\n").unwrap();
+        let Err(Failure::Input(text)) = before_start(&gateway) else { panic!("found it") };
+        assert!(text.contains("nosuch0") && text.contains("lo"), "{text}");
+    }
+
+    #[test]
+    fn problems_come_with_what_to_type() {
+        let p =
+            |what: &str| Problem { subject: "eth0".into(), what: what.into(), mend: "ethtool -K eth0 gro off".into() };
+        let f = problem(&p("generic-receive-offload is on"));
+        assert_eq!((f.severity, f.mend.as_deref()), (Severity::Warning, Some("ethtool -K eth0 gro off")));
+        assert_eq!(problem(&p("the capability cap_net_raw is missing")).severity, Severity::Error);
+    }
+}
