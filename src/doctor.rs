@@ -1,11 +1,11 @@
-//! `ferrule doctor FILE`: what would hurt if this configuration were started on this host.
+//! `ferrule doctor`: the host and its devices as findings, for the running gateway or before a start.
 
 #![forbid(unsafe_code)]
 
 use ferrule_config::gateway::{Driver, Gateway};
 
 use crate::failure::Failure;
-use crate::kernel::doctor::{DeviceFacts, Problem, Report, examine};
+use crate::kernel::doctor::{Problem, Report, examine};
 use crate::snapshot::{Finding, Severity};
 
 /// Looks at the host and at every device that the configuration names.
@@ -21,17 +21,22 @@ pub fn before_start(gateway: &Gateway) -> Result<Vec<Finding>, Failure> {
     Ok(findings(&report))
 }
 
-/// A report as findings: problems first by device, and "ok" for what has none.
+/// Looks at devices and the host for workers on these cores; what keeps it from looking is a finding itself.
+pub fn host(devices: &[String], cores: &[usize]) -> Vec<Finding> {
+    match examine(devices, cores) {
+        Ok(report) => findings(&report),
+        Err(error) => {
+            let (severity, subject) = (Severity::Error, "host".to_owned());
+            vec![Finding { severity, subject, text: error.to_string(), mend: None }]
+        }
+    }
+}
+
+/// A report as findings: the facts, then what is to be mended.
 pub fn findings(report: &Report) -> Vec<Finding> {
-    let mut all: Vec<Finding> = report.problems.iter().map(problem).collect();
-    let clean = |subject: &str| !report.problems.iter().any(|p| p.subject == subject);
-    if clean("host") {
-        let text = format!("Linux {}, {} cores, all capabilities", report.host.release, report.host.cores);
-        all.push(Finding { severity: Severity::Ok, subject: "host".into(), text, mend: None });
-    }
-    for device in report.devices.iter().filter(|d| clean(&d.name)) {
-        all.push(Finding { severity: Severity::Ok, subject: device.name.clone(), text: facts(device), mend: None });
-    }
+    let fact = |text: String| Finding { severity: Severity::Ok, subject: "facts".to_owned(), text, mend: None };
+    let mut all: Vec<Finding> = report.lines().into_iter().map(fact).collect();
+    all.extend(report.problems.iter().map(problem));
     all
 }
 
@@ -44,11 +49,6 @@ fn problem(p: &Problem) -> Finding {
         text: p.what.clone(),
         mend: Some(p.mend.clone()),
     }
-}
-
-fn facts(device: &DeviceFacts) -> String {
-    let driver = device.driver.as_deref().unwrap_or("unknown");
-    format!("driver {driver}, {} receive queues, MTU {}, XDP {:?}", device.queues.0, device.mtu, device.xdp)
 }
 
 #[cfg(test)]

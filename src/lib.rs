@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod configuration;
 pub mod control;
+pub mod daemon;
 pub mod doctor;
 pub mod failure;
 pub mod kernel;

@@ -4,13 +4,17 @@
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::cli::commands::{Program, emit, emit_json};
-use crate::cli::{Common, CompareArgs, LabArgs, LabCommand, LabRouter, PrivilegeTestArgs, RunArgs};
+use crate::cli::{Common, CompareArgs, LabArgs, LabCommand, LabOptions, LabRouter, PrivilegeTestArgs, RunArgs};
+use crate::control::{Client, DEFAULT_SOCKET};
+use crate::daemon;
 use crate::failure::Failure;
-use crate::lab::{Counters, KernelCounters, KernelRouter, Lab, LabError, Offloads, command};
+use crate::lab::{Counters, GatewayRouter, KernelCounters, KernelRouter, Lab, LabError, Offloads, Router, command};
+use crate::log;
 use crate::pktgen::Opener;
 use crate::pktgen::device::Devices;
 use crate::privilege::helper::Actions;
@@ -24,8 +28,11 @@ fn missing(what: &str) -> Failure {
 }
 
 impl Program for Ferrule {
-    fn run(&self, _args: &RunArgs, _common: &Common) -> Result<(), Failure> {
-        Err(missing("run"))
+    fn run(&self, args: &RunArgs, common: &Common) -> Result<(), Failure> {
+        // The file names the socket; the flag wins where it was given.
+        let socket = (common.socket != Path::new(DEFAULT_SOCKET)).then(|| common.socket.clone());
+        let (config, state_directory) = (args.config.clone(), args.state_directory.clone());
+        daemon::run(&daemon::RunOptions { config, socket, state_directory })
     }
 
     fn lab(&self, args: &LabArgs, _common: &Common, out: &mut dyn Write) -> Result<(), Failure> {
@@ -38,17 +45,20 @@ impl Program for Ferrule {
                 let status = command::exec(&args.directory, &args.name, host, words).map_err(lab_failure)?;
                 if status.success() { Ok(()) } else { Err(Failure::runtime(format!("{}: {status}", words[0]))) }
             }
-            LabCommand::Up(options) if options.driver == LabRouter::Kernel => {
-                command::up(&lab_options(args, options), &KernelRouter, out).map(drop).map_err(lab_failure)
+            LabCommand::Up(options) => {
+                let (request, router) = (lab_options(args, options), router(options)?);
+                command::up(&request, &*router, out).map(drop).map_err(lab_failure)
             }
-            LabCommand::Demo(options) if options.driver == LabRouter::Kernel => {
+            LabCommand::Demo(options) => {
+                let kernel = options.driver == LabRouter::Kernel;
                 let counters = |lab: &Lab| -> Box<dyn Counters> {
-                    Box::new(KernelCounters::new(lab).expect("a lab that is up has its host b"))
+                    if kernel {
+                        return Box::new(KernelCounters::new(lab).expect("a lab that is up has its host b"));
+                    }
+                    Box::new(GatewayCounters { socket: GatewayRouter::socket(lab) })
                 };
-                command::demo(&lab_options(args, options), &KernelRouter, &counters, out).map_err(lab_failure)
-            }
-            LabCommand::Up(_) | LabCommand::Demo(_) => {
-                Err(Failure::runtime("only --driver kernel can be the lab's router in this build"))
+                let (request, router) = (lab_options(args, options), router(options)?);
+                command::demo(&request, &*router, &counters, out).map_err(lab_failure)
             }
         }
     }
@@ -77,6 +87,44 @@ impl Program for Ferrule {
     }
 }
 
+/// What forwards in the lab's B.
+fn router(options: &LabOptions) -> Result<Box<dyn Router>, Failure> {
+    let driver = match options.driver {
+        LabRouter::Kernel => return Ok(Box::new(KernelRouter)),
+        LabRouter::Auto => "auto",
+        LabRouter::Xdp => "xdp",
+        LabRouter::Packet => "packet",
+    };
+    if options.offload && options.driver != LabRouter::Packet {
+        return Err(Failure::input("--offload needs --driver packet: AF_XDP carries no super-packets"));
+    }
+    let program = std::env::current_exe().map_err(|e| Failure::runtime(format!("cannot find this program: {e}")))?;
+    Ok(Box::new(GatewayRouter { offload: options.offload, ..GatewayRouter::new(program, driver) }))
+}
+
+/// The counters of the lab's gateway, over its control socket.
+struct GatewayCounters {
+    socket: PathBuf,
+}
+
+impl Counters for GatewayCounters {
+    fn snapshot(&self) -> Vec<(String, u64)> {
+        let snapshot = match Client::connect(&self.socket).and_then(|mut c| c.snapshot()) {
+            Ok(snapshot) => snapshot,
+            Err(e) => {
+                log::once("lab counters", format!("the gateway's counters cannot be read: {e}"));
+                return Vec::new();
+            }
+        };
+        let ports = snapshot.ports.iter().flat_map(|p| {
+            let row = |what: &str, count| (format!("{} {what}", p.name), count);
+            [row("received", p.received.packets), row("transmitted", p.transmitted.packets)]
+        });
+        let drops = snapshot.drops.iter().map(|d| (format!("dropped {}", d.name), d.count));
+        ports.chain(drops).collect()
+    }
+}
+
 fn lab_failure(e: LabError) -> Failure {
     match e {
         LabError::Request(_) | LabError::NoLab { .. } | LabError::NoHost { .. } => Failure::input(e.to_string()),
@@ -84,7 +132,7 @@ fn lab_failure(e: LabError) -> Failure {
     }
 }
 
-fn lab_options(args: &LabArgs, options: &crate::cli::LabOptions) -> command::LabOptions {
+fn lab_options(args: &LabArgs, options: &LabOptions) -> command::LabOptions {
     command::LabOptions {
         name: args.name.clone(),
         directory: args.directory.clone(),

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::{Handle, Signals};
+use signal_hook::iterator::Handle;
+pub use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 use crate::log;

@@ -2,7 +2,7 @@
 
 mod kernel_common;
 
-use ferrule::kernel::{Event, Hop, Monitor, MonitorOptions, PortId, RouteAction};
+use ferrule::kernel::{Event, Follower, Hop, Monitor, MonitorOptions, PortId, RouteAction};
 use ipnetwork::IpNetwork;
 use kernel_common::{ifindex, inside, poll_all, poll_until, run};
 use std::collections::HashMap;
@@ -291,6 +291,41 @@ fn an_overrun_is_counted_and_repaired() {
         batch("del", 5_000);
         view.apply(poll_all(&mut monitor, QUIET));
         assert_eq!(view.routes.len(), before);
+    });
+}
+
+#[test]
+fn the_follower_gives_events_to_its_sink_and_takes_commands() {
+    inside(|_| {
+        let (_, pa, pb, _) = two_ports();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let sink = move |events: &mut Vec<Event>| events.drain(..).for_each(|event| sender.send(event).unwrap());
+        let follower = Follower::start(MonitorOptions::default(), [(pa, PortId(0))], Box::new(sink)).unwrap();
+        let wait = |wanted: &dyn Fn(&Event) -> bool| {
+            while !wanted(&receiver.recv_timeout(LIMIT).expect("no such event")) {}
+        };
+        wait(&|event| *event == Event::Synchronized);
+        let handle = follower.handle();
+        let mac = |event: &Event| matches!(event, Event::LinkChange(link) if link.port == Some(PortId(1)) && link.name == "pb");
+        handle.set_ports([(pa, PortId(0)), (pb, PortId(1))]).unwrap();
+        wait(&mac);
+        run("ip route add 192.0.2.0/24 via 10.0.2.2");
+        let prefix: IpNetwork = "192.0.2.0/24".parse().unwrap();
+        wait(&|event| matches!(event, Event::RouteReplace { prefix: found, .. } if *found == prefix));
+        run("ip link set pb mtu 1280; ip addr add 10.0.9.1/24 dev pb");
+        wait(&|event| matches!(event, Event::LinkChange(link) if link.mtu == 1280));
+        let address: IpNetwork = "10.0.9.1/24".parse().unwrap();
+        wait(&|event| matches!(event, Event::AddressAdd { address: found, primary: true, .. } if *found == address));
+        run("ip addr del 10.0.9.1/24 dev pb");
+        wait(&|event| matches!(event, Event::AddressDelete { address: found, .. } if *found == address));
+        handle.resync().unwrap();
+        run("ip link del pb");
+        wait(&|event| matches!(event, Event::LinkGone { port: Some(PortId(1)), .. }));
+        assert_eq!(handle.counters().resyncs, 1);
+        assert!(handle.counters().notifications > 0 && handle.counters().routes > 0);
+        assert_eq!(handle.failure(), None);
+        drop(follower);
+        assert!(handle.resync().is_err(), "the thread has ended");
     });
 }
 

@@ -2,7 +2,9 @@
 
 mod kernel_common;
 
-use ferrule::kernel::{HostInterface, KernelError, KernelFilter, OnExit, TakeoverOptions, doctor, release_all};
+use ferrule::kernel::{
+    HostInterface, KernelError, KernelFilter, OnExit, TakeoverOptions, doctor, release_all, restore_left,
+};
 use kernel_common::{Namespace, inside, run};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -243,9 +245,17 @@ fn a_closed_exit_leaves_the_nic_down_and_a_start_resumes() {
         let taken = HostInterface::take_over("em0", &state.options(), &mut filter).unwrap();
         assert!(taken.resumed);
         assert!(run("ip addr show dev em0").contains("192.0.2.1/24"));
-        release_all(vec![taken.interface], OnExit::Kernel, &mut filter).unwrap();
+        let running = restore_left("em0", &state.0).unwrap_err();
+        assert!(matches!(running, KernelError::Taken { .. }), "{running}");
+        release_all(vec![taken.interface], OnExit::Closed, &mut filter).unwrap();
+        drop(filter);
+
+        // The administrator wants the kernel router back, without ferrule.
+        assert_eq!(restore_left("em0", &state.0).unwrap(), Vec::<String>::new());
         settle("em0");
         assert_same(&before, &snapshot());
+        assert!(state.is_empty());
+        assert!(matches!(restore_left("em0", &state.0), Err(KernelError::Taken { .. })));
     });
 }
 
@@ -366,6 +376,34 @@ fn a_vlan_port_has_a_tap_of_its_own_and_keeps_its_addresses_over_a_kill() {
         assert!(run("ip addr show dev em0.10").contains("10.10.0.1/24"));
         release_all(vec![again.interface, parent], OnExit::Kernel, &mut filter).unwrap();
         assert!(state.is_empty());
+    });
+}
+
+#[test]
+fn a_nic_that_disappears_and_comes_back_is_adopted_again() {
+    inside(|namespace| {
+        let (peer, state) = (Namespace::new(), State::new(namespace));
+        network(&peer);
+        let mut filter = KernelFilter::open().unwrap();
+        let mut interface = HostInterface::take_over("em0", &state.options(), &mut filter).unwrap().interface;
+        let mac = interface.mac().map(|byte| format!("{byte:02x}")).join(":");
+        run("ip link del em0.phy");
+        let gone = interface.readopt(&state.options(), &mut filter).unwrap_err();
+        assert!(matches!(gone, KernelError::NoDevice { .. }), "{gone}");
+        run(&format!(
+            "ip link add eth9 address {mac} type veth peer name far netns {0}; ip -n {0} link set far up; ip link set eth9 up
+             ip -n {0} addr add 10.66.0.2/24 dev far; ip addr add 10.66.0.1/24 dev eth9",
+            peer.name
+        ));
+        assert!(peer.try_sh("ping -c1 -W2 10.66.0.1"));
+        interface.readopt(&state.options(), &mut filter).unwrap();
+        let (name, index) = interface.nic().unwrap();
+        assert_eq!((name, index), ("em0.phy", kernel_common::ifindex("em0.phy")));
+        assert!(!run("ip addr show dev em0.phy").contains("inet"));
+        assert!(run("ip addr show dev em0").contains("192.0.2.1/24"), "the TAP has kept what it had");
+        assert!(!peer.try_sh("ping -c1 -W1 10.66.0.1"));
+        release_all(vec![interface], OnExit::Kernel, &mut filter).unwrap();
+        assert!(peer.try_sh("ping -c1 -W2 10.66.0.1"));
     });
 }
 

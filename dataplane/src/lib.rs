@@ -21,3 +21,4 @@ pub mod stage;
 pub mod verdict;
 pub mod wake;
 pub mod worker;
+pub mod world;

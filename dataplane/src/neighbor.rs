@@ -15,6 +15,11 @@ use crate::verdict::DropReason;
 pub const QUEUE_MAX: usize = 16;
 /// How long packets wait: what the kernel takes for its three solicitations a second apart.
 pub const WAIT: Nanos = 3_000_000_000;
+/// Packets and requests of one [`NeighborQueues::poll`], about; what is left is due at once.
+pub const POLL_MAX: usize = 256;
+/// Up to so many waiting neighbours are looked at in every turn, so that what comes after a neighbour was found does not overtake what
+/// waited for it; more of them, as a scan of a subnet makes, only once a millisecond.
+const FEW: usize = 16;
 /// Time between two requests for one neighbour.
 const ASK_EVERY: Nanos = 1_000_000_000;
 
@@ -97,14 +102,15 @@ impl NeighborQueues {
         Queued::Waits { ask }
     }
 
-    /// Whether it is time to look at the waiting ones (a millisecond since the last look, and there are some).
+    /// Whether it is time to look at the waiting ones: there are few, or the last look is a millisecond ago.
     #[inline(always)]
     pub fn due(&self, now: Nanos) -> bool {
-        self.held != 0 && now.saturating_sub(self.checked) >= 1_000_000
+        self.held != 0 && (self.waiting.len() <= FEW || now.saturating_sub(self.checked) >= 1_000_000)
     }
 
     /// Looks at every waiting neighbour: where `state` says Ready its packets are given to `ready` in order, where it says Failed or time
-    /// is up to `failed`, and where a second has passed without an answer `ask` is called again.
+    /// is up to `failed`, and where a second has passed without an answer `ask` is called again. After [`POLL_MAX`] packets the rest is
+    /// left for the next call.
     pub fn poll(
         &mut self,
         now: Nanos,
@@ -112,10 +118,13 @@ impl NeighborQueues {
         mut done: impl FnMut(Packet, Outcome),
         mut ask: impl FnMut(NextHopKey),
     ) {
-        self.checked = now;
         let held = &mut self.held;
+        let mut done_so_far = 0;
         self.waiting.retain(|key, entry| {
             let Some(first) = entry.packets.first() else { return false };
+            if done_so_far >= POLL_MAX {
+                return true;
+            }
             let outcome = match state(*key, first) {
                 NeighborState::Ready => Outcome::Ready,
                 NeighborState::Failed => Outcome::Failed,
@@ -124,14 +133,17 @@ impl NeighborQueues {
                     if now.saturating_sub(entry.asked) >= ASK_EVERY {
                         entry.asked = now;
                         ask(*key);
+                        done_so_far += 1;
                     }
                     return true;
                 }
             };
             *held -= entry.packets.len();
+            done_so_far += entry.packets.len();
             entry.packets.drain(..).for_each(|p| done(p, outcome));
             false
         });
+        self.checked = if done_so_far < POLL_MAX { now } else { 0 };
     }
 
     /// Takes every packet out, for the end.
@@ -182,7 +194,7 @@ mod tests {
         assert!(matches!(queues.push(key(1), packet(4), 7), Queued::Refused(_, DropReason::NeighborQueueFull)));
         assert!(matches!(queues.push(key(2), packet(5), 7), Queued::Waits { ask: true }));
         assert!(matches!(queues.push(key(3), packet(6), 7), Queued::Refused(_, DropReason::NeighborLimit)));
-        assert!(!queues.due(10) && queues.due(1_000_000) && queues.held() == 4);
+        assert!(queues.due(10) && queues.held() == 4);
         let (mut sent, mut failed) = (vec![], vec![]);
         let state =
             |k: NextHopKey, _: &Packet| if k == key(1) { NeighborState::Ready } else { NeighborState::Unresolved };
@@ -196,5 +208,27 @@ mod tests {
         assert_eq!(asked, 1);
         queues.poll(WAIT + 7, |_, _| NeighborState::Unresolved, |p, o| failed.push((p.frame.head()[0], o).0), |_| ());
         assert_eq!((failed, queues.held()), (vec![5], 0));
+        assert!(!queues.due(u64::MAX), "nobody waits");
+    }
+
+    #[test]
+    fn many_neighbours_are_looked_at_less_often_and_a_part_at_a_time() {
+        let mut pool = Pool::split(&Arena::new(512, DEFAULT_STRIDE, HugePages::Off).unwrap(), 1).remove(0);
+        let mut queues = NeighborQueues::new(1, 400);
+        for n in 0..400u16 {
+            let packet = Packet::new(pool.alloc().unwrap(), Offload::NONE, PortId(0));
+            let key = NextHopKey { port: PortId(n), address: IpAddr::from([198, 18, 0, 1]) };
+            assert!(matches!(queues.push(key, packet, 5), Queued::Waits { ask: true }));
+        }
+        assert!(!queues.due(999_999) && queues.due(1_000_005));
+        let mut sent = 0;
+        let mut turn = |queues: &mut NeighborQueues, now| {
+            let done = |p: Packet, _| (pool.free(p.frame), sent += 1).0;
+            queues.poll(now, |_, _| NeighborState::Ready, done, |_| ());
+            sent
+        };
+        assert_eq!(turn(&mut queues, 1_000_005), POLL_MAX);
+        assert!(queues.due(1_000_006));
+        assert_eq!((turn(&mut queues, 1_000_006), queues.held()), (400, 0));
     }
 }

@@ -29,7 +29,7 @@ pub struct PortAddresses {
 pub struct Port {
     /// The name that configuration and rule files use.
     pub name: String,
-    /// The port whose queues carry its frames: itself, or a VLAN's parent.
+    /// The port that carries its frames: itself, or a VLAN's parent, which may be a VLAN in its turn (802.1ad).
     pub physical: PortId,
     /// The tag its frames carry on the wire; None for untagged.
     pub tag: Option<VlanTag>,

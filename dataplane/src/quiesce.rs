@@ -254,6 +254,7 @@ mod tests {
                         turns += 1;
                         if turns.is_multiple_of(16) {
                             worker.offline();
+                            std::thread::yield_now();
                             worker.online();
                         } else {
                             worker.quiescent();
@@ -266,7 +267,7 @@ mod tests {
         let mut free: Vec<usize> = (1..SLOTS).collect();
         let mut deferred = Deferred::new(Arc::clone(&domain));
         let (mut moves, mut current) = (0_u64, 0);
-        while moves < 20_000 {
+        while moves < 5000 {
             deferred.reclaim(|slot: usize| {
                 slots[slot].store(POISON, Ordering::Relaxed);
                 free.push(slot);

@@ -10,10 +10,10 @@ use crate::clock::Nanos;
 use crate::counters::WorkerCounters;
 use crate::fib::Fib;
 use crate::packet::hash::HashSeed;
-use crate::packet::{Flags, Packet};
+use crate::packet::{Flags, Offload, Packet};
 use crate::ports::PortTable;
 use crate::rate::TokenBucket;
-use crate::verdict::{DropReason, Generated};
+use crate::verdict::{DropReason, Generated, Verdict};
 
 /// Where in its way a packet is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +88,21 @@ impl<'a> Context<'a> {
         self.pool.free(packet.frame);
     }
 
+    /// Takes a packet out of its batch for a stage to keep; an empty buffer, marked Held, stays in its place. The packet counts as held
+    /// until [`Stage::poll`] gives it back or [`Context::discard_held`] ends it. None, with nothing changed, without a free buffer.
+    pub fn hold(&mut self, packet: &mut Packet) -> Option<Packet> {
+        let mut empty = Packet::new(self.pool.alloc()?, Offload::NONE, packet.ingress);
+        empty.judge(Verdict::Held);
+        self.counters.held.add(1);
+        Some(std::mem::replace(packet, empty))
+    }
+
+    /// Ends a packet that the stage held.
+    pub fn discard_held(&mut self, packet: Packet, reason: DropReason) {
+        self.counters.held.add(1u64.wrapping_neg());
+        self.discard(packet, reason);
+    }
+
     /// How many packets were made in this turn so far.
     pub fn generated(&self) -> usize {
         self.generated.len()
@@ -99,13 +114,19 @@ pub trait Stage: Send {
     /// Its name in `show workers` and in metrics.
     fn name(&self) -> &'static str;
 
-    /// Judges every packet of the batch whose verdict is still Forward. A packet that it takes out or ends otherwise is marked
-    /// (Held, Consumed); one that it answers is dropped with a reason and the answer goes to [`Context::emit`].
+    /// Judges every packet of the batch whose verdict is still Forward. A packet that it keeps is taken with [`Context::hold`]; one that
+    /// it turns into something else is marked Consumed and counted by the stage; one that it answers is dropped with a reason and the answer goes to [`Context::emit`].
     fn process(&mut self, hook: Hook, batch: &mut Batch, context: &mut Context<'_>);
 
-    /// Gives back packets that it held; called once per turn. They go on after the hook at which they were taken.
+    /// Gives back packets that it held, and only those (what it makes goes to [`Context::emit`]); called once per turn. They go on after
+    /// the hook at which they were taken.
     fn poll(&mut self, batch: &mut Batch, context: &mut Context<'_>) {
         let _ = (batch, context);
+    }
+
+    /// The end, of the worker or of this line-up: whatever is still held is given up with [`Context::discard_held`].
+    fn close(&mut self, context: &mut Context<'_>) {
+        let _ = context;
     }
 
     /// Whether both directions of a flow must meet on one worker for this stage.

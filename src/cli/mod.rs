@@ -131,6 +131,9 @@ pub struct RunArgs {
     /// Configuration
     #[arg(value_name = "GATEWAY.TOML", default_value = DEFAULT_CONFIG)]
     pub config: PathBuf,
+    /// Where it keeps what it needs to put the box back after a kill
+    #[arg(long, value_name = "DIR", default_value = crate::daemon::STATE_DIRECTORY)]
+    pub state_directory: PathBuf,
 }
 
 /// `ferrule check`.

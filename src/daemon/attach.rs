@@ -112,15 +112,13 @@ fn packet(request: &Request<'_>, offload: bool, why: String) -> Result<Opened, F
     options.offload = offload;
     options.promiscuous = request.promiscuous;
     let dropped = IngressDropped::held_by(request.nic, ());
-    let opened =
-        packet::open(&options, request.port, dropped).map_err(|e| Failure::runtime(e.to_string()))?;
+    let opened = packet::open(&options, request.port, dropped).map_err(|e| Failure::runtime(e.to_string()))?;
     let mode = format!("TPACKET_V3, {}", if offload { "offload" } else { "copy" });
     Ok(Opened { pairs: opened.queues, driver: "packet", mode, why, keep: None })
 }
 
 fn open_tap(request: &Request<'_>, offload: bool) -> Result<Opened, Failure> {
     let queues = request.queues.map_or(request.workers, usize::from);
-    let opened =
-        tap::open(request.nic, queues, offload, request.port).map_err(|e| Failure::runtime(e.to_string()))?;
+    let opened = tap::open(request.nic, queues, offload, request.port).map_err(|e| Failure::runtime(e.to_string()))?;
     Ok(Opened { pairs: opened.queues, driver: "tap", mode: "copy".to_owned(), why: "asked for".to_owned(), keep: None })
 }

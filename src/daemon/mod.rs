@@ -14,4 +14,5 @@ pub mod sink;
 pub mod start;
 pub mod supervise;
 
+pub use host::STATE_DIRECTORY;
 pub use start::{RunOptions, run};

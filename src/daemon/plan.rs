@@ -7,6 +7,7 @@ use std::num::NonZero;
 use ferrule_config::gateway::{self, Driver, Gateway, Interface, VlanProtocol};
 use ferrule_dataplane::arena::HugePages;
 use ferrule_dataplane::batch::BATCH_MAX;
+use ferrule_dataplane::clock::ClockSource;
 use ferrule_dataplane::packet::PortId;
 use ferrule_dataplane::ports::{MacAddress, Port, VlanTag};
 use ferrule_dataplane::worker::{Dispatch, Options, Poll};
@@ -122,6 +123,7 @@ pub fn worker(gateway: &Gateway, id: usize, workers: usize) -> Options {
         icmp_rate: (gateway.icmp.rate.div_ceil(workers as u32), gateway.icmp.burst),
         dhcp_bypass: gateway.host.dhcp_bypass,
         flow_owner: false,
+        clock: ClockSource::Tsc,
     }
 }
 

@@ -131,6 +131,19 @@ impl fmt::Display for Problem {
     }
 }
 
+impl From<super::Unsupported> for Problem {
+    /// Names a rule or route that forwarding does not honour.
+    fn from(unsupported: super::Unsupported) -> Self {
+        let mend = if unsupported.what.starts_with("rule") {
+            "ip rule show; then remove it, or write it as a rule of the filters".to_owned()
+        } else {
+            "ip route show table all; then lead the route through a port, or make the link a port".to_owned()
+        };
+        let what = format!("{}: {}", unsupported.what, unsupported.why);
+        Problem { subject: "routing".to_owned(), what, mend }
+    }
+}
+
 /// All facts, and the problems found in them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {

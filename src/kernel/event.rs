@@ -21,7 +21,8 @@ pub enum Event {
         /// The port it was the host interface of.
         port: Option<PortId>,
     },
-    /// An address of the box, with the length of its network.
+    /// An address of the box, with the length of its network: new, or changed in `port` or `primary` (an IPv6 address
+    /// becomes usable when duplicate address detection ends).
     AddressAdd {
         /// Kernel index of its link.
         ifindex: u32,
@@ -142,7 +143,7 @@ pub enum RouteAction {
     Multicast,
     /// Dropped silently.
     Blackhole,
-    /// Dropped, answered with host unreachable (IPv6: no route).
+    /// Dropped, answered with host unreachable (IPv6: no route). Also the hole that an uncaught throw route makes.
     Unreachable,
     /// Dropped, answered with communication administratively prohibited.
     Prohibit,

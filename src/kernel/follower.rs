@@ -115,7 +115,7 @@ impl FollowerHandle {
         self.send(Command::Release(ifindex, address))
     }
 
-    /// Who keeps neighbours fresh, and how often; see [`super::neighbor::Resolver::configure`].
+    /// Who keeps neighbours fresh, and how often; see [`super::Resolver::configure`].
     ///
     /// # Errors
     /// When the thread is gone.

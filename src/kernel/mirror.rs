@@ -301,10 +301,10 @@ impl Mirror {
         for step in &self.chains[usize::from(key.0)].steps {
             let Step::Table { table, suppress } = *step else { continue };
             let passes_on = suppress.is_some_and(|length| length >= prefix.prefix());
-            if (after && table != key.1) || passes_on {
-                if let Some(other) = self.tables.get(&(key.0, table)) {
-                    other.inside(prefix).copied().for_each(&mut *each);
-                }
+            if ((after && table != key.1) || passes_on)
+                && let Some(other) = self.tables.get(&(key.0, table))
+            {
+                other.inside(prefix).copied().for_each(&mut *each);
             }
             after |= table == key.1;
         }
@@ -484,3 +484,7 @@ fn withdraw(entries: &mut Vec<RouteEntry>, gone: &RouteEntry, is_v6: bool) {
         entries.remove(position);
     }
 }
+
+#[cfg(test)]
+#[path = "mirror_tests.rs"]
+mod tests;

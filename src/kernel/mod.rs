@@ -35,7 +35,23 @@ pub use error::KernelError;
 pub use event::{ControlSink, Event, Hop, LinkState, NeighborState, PortId, RouteAction};
 pub use filter::KernelFilter;
 pub use follower::{Follower, FollowerHandle};
-pub use iface::{HostInterface, OnExit, Takeover, TakeoverOptions, release_all};
+pub use iface::{HostInterface, OnExit, Takeover, TakeoverOptions, release_all, restore_left};
 pub use monitor::{Counters, Monitor, MonitorOptions};
-pub use neighbor::ResolutionMode;
+pub use neighbor::{ResolutionMode, Resolver};
 pub use rules::Unsupported;
+
+/// What the kernel says of one link now; None where there is none of that name.
+pub fn link_state(name: &str) -> Option<LinkState> {
+    let link = iface::find_link(name)?;
+    let flag = |f: i32| link.flags & f as u32 != 0;
+    Some(LinkState {
+        ifindex: link.ifindex,
+        port: None,
+        name: link.name.clone(),
+        mac: link.mac,
+        mtu: link.mtu,
+        up: flag(libc::IFF_UP),
+        carrier: flag(libc::IFF_LOWER_UP),
+        kind: link.kind.clone(),
+    })
+}

@@ -22,11 +22,13 @@ impl Mirror {
     /// The metric and action in force for `prefix`, `None` when nothing in any consulted table is for exactly it.
     pub(crate) fn resolve(&self, prefix: IpNetwork, ports: &Ports) -> Option<(u32, RouteAction)> {
         let is_v6 = prefix.is_ipv6();
-        let mut present = prefix.prefix() == 0;
+        let mut present = false;
         let mut answer = None;
         for step in &self.chains[usize::from(is_v6)].steps {
             match *step {
                 Step::End { kind } => {
+                    // Rules that end the look-up hold for everything that no shorter way was found for.
+                    present |= prefix.prefix() == 0;
                     answer = answer.or_else(|| Some((0, ended(kind)?)));
                     break;
                 }
@@ -43,7 +45,9 @@ impl Mirror {
                 }
             }
         }
-        answer.filter(|_| present)
+        // A throw that nobody catches: no route, although a shorter prefix may have one.
+        let answer = answer.unwrap_or((0, RouteAction::Unreachable));
+        present.then_some(answer)
     }
 
     fn usable_at<'a>(&'a self, table: &'a Table, prefix: IpNetwork) -> Option<&'a RouteEntry> {

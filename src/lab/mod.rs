@@ -25,6 +25,7 @@ mod bpf_object;
 pub mod command;
 mod demo;
 mod error;
+mod gateway;
 mod host;
 mod offload;
 mod packet_socket;
@@ -39,6 +40,7 @@ mod topology;
 
 pub use demo::{Counters, KernelCounters};
 pub use error::LabError;
+pub use gateway::GatewayRouter;
 pub use host::Host;
 pub use packet_socket::PacketSocket;
 pub use plan::{Address, End, Link, Plan, Port, Route, mac_text};

@@ -477,18 +477,32 @@ impl Pool {
     /// Splits a whole new arena into `n` pools of equal size (the last takes the rest).
     ///
     /// # Panics
-    /// When the arena already gave its buffers to pools (its `Arc` is shared): each buffer must have one owner.
+    /// As [`Pool::split_by`].
     pub fn split(arena: &Arc<Arena>, n: usize) -> Vec<Pool> {
-        assert!(n > 0 && Arc::strong_count(arena) == 1, "an arena is split once, before anyone else holds it");
-        let each = arena.count as usize / n;
+        assert!(n > 0, "at least one pool");
+        let mut shares = vec![arena.count as usize / n; n];
+        shares[n - 1] += arena.count as usize % n;
+        Pool::split_by(arena, &shares)
+    }
+
+    /// Splits a whole new arena into pools of these sizes, which together are all of it.
+    ///
+    /// # Panics
+    /// When the arena already gave its buffers to pools (its `Arc` is shared): each buffer must have one owner. When the shares are not
+    /// the whole.
+    pub fn split_by(arena: &Arc<Arena>, shares: &[usize]) -> Vec<Pool> {
+        assert!(Arc::strong_count(arena) == 1, "an arena is split once, before anyone else holds it");
+        assert_eq!(shares.iter().sum::<usize>(), arena.count as usize, "the shares are the whole arena");
         let chunks = crossbeam_queue::ArrayQueue::new(arena.count as usize / CHUNK + 1);
         let depot = Arc::new(Depot { chunks });
-        (0..n)
-            .map(|i| {
-                let end = if i + 1 == n { arena.count as usize } else { (i + 1) * each };
+        let mut next = 0;
+        shares
+            .iter()
+            .map(|&home| {
                 let mut free = Vec::with_capacity(arena.count as usize);
-                free.extend(((i * each) as u32..end as u32).rev());
-                Pool { arena: arena.clone(), home: free.len(), free, depot: depot.clone() }
+                free.extend((next..next + home as u32).rev());
+                next += home as u32;
+                Pool { arena: arena.clone(), home, free, depot: depot.clone() }
             })
             .collect()
     }
@@ -533,6 +547,11 @@ impl Pool {
     /// Buffers free here.
     pub fn available(&self) -> usize {
         self.free.len()
+    }
+
+    /// Buffers that are free but in no pool: on their way from one that had too many.
+    pub fn between_pools(&self) -> usize {
+        self.depot.chunks.len() * CHUNK
     }
 
     /// Takes a buffer; the frame is empty-looking (length 1) until the caller sets its length.

@@ -286,6 +286,19 @@ mod tests {
     }
 
     #[test]
+    fn a_group_full_of_equal_hosts_is_still_many_routes() {
+        let (fib, mut writer) = Fib4::new(&Domain::new(1));
+        for host in 0..=255 {
+            writer.insert(ip(10, 0, 0, host), 32, AdjacencyId(1)).unwrap();
+        }
+        writer.insert(ip(10, 0, 0, 128), 25, AdjacencyId(2)).unwrap();
+        writer.remove(ip(10, 0, 0, 128), 25, NONE);
+        writer.remove(ip(10, 0, 0, 200), 32, NONE);
+        assert_eq!(fib.lookup(ip(10, 0, 0, 200)), AdjacencyId(0));
+        assert_eq!(fib.lookup(ip(10, 0, 0, 201)), AdjacencyId(1));
+    }
+
+    #[test]
     fn a_full_table_is_refused_and_left_alone() {
         let (fib, mut writer) = Fib4::new(&Domain::new(1));
         writer.high_water = GROUPS as u32;

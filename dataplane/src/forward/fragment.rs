@@ -29,18 +29,13 @@ pub fn segment_len(packet: &Packet) -> usize {
     whole.min(l4.saturating_sub(L3) + transport + usize::from(packet.offload.gso_size))
 }
 
-/// Cuts an IPv4 packet into pieces of at most `mtu` bytes and gives them to `out` in order; the packet itself ends here.
+/// Cuts an IPv4 packet into pieces of at most `mtu` bytes and appends them to `out` in order; the packet itself ends here.
 ///
 /// The pieces keep the packet's ports, adjacency, egress and tags, and its Ethernet header as it stands. They are counted as
 /// generated, the packet as consumed. All or nothing: a packet that may not be cut (DF, a super-packet) or cannot be (an MTU
-/// below the header and eight bytes) is dropped as too long, and one for which there are not enough buffers as that; nothing
-/// is sent of it. For this `out` must not take buffers from the pool (it may give some back).
-pub fn fragment(
-    mut packet: Packet,
-    mtu: usize,
-    context: &mut Context<'_>,
-    out: &mut impl FnMut(Packet, &mut Context<'_>),
-) {
+/// below the header and eight bytes) is dropped as too long, and one for which there are not enough buffers, or not enough
+/// room in `out` (which never grows), as that; nothing is sent of it.
+pub fn fragment(mut packet: Packet, mtu: usize, context: &mut Context<'_>, out: &mut Vec<Packet>) {
     if !packet.flags.has(Flags::MAY_FRAGMENT) || packet.offload.gso_kind != GsoKind::None {
         return context.discard(packet, DropReason::FragmentationNeeded);
     }
@@ -60,7 +55,7 @@ pub fn fragment(
     let capacity = context.pool.arena().capacity();
     let buffers = (L3 + first.len + room_first).div_ceil(capacity)
         + (pieces - 1) * (L3 + later.len + room_later).div_ceil(capacity);
-    if context.pool.available() < buffers {
+    if context.pool.available() < buffers || out.capacity() - out.len() < pieces {
         return context.discard(packet, DropReason::NoBuffer);
     }
     let mut done = 0;
@@ -69,13 +64,13 @@ pub fn fragment(
         let len = most.min(payload - done);
         let last = done + len == payload;
         let Some(frame) = piece(&packet, &first, header, done, len, last, context) else {
-            // Only an `out` that took buffers gets here; the count stays exact either way.
+            debug_assert!(false, "the buffers were counted");
             return context.discard(packet, DropReason::NoBuffer);
         };
         let piece = describe(&packet, frame, done != 0, header.len > 20);
         done += len;
         context.counters.generated[Generated::Fragment as usize].add(1);
-        out(piece, context);
+        out.push(piece);
     }
     context.counters.consumed[Consumed::Fragmented as usize].add(1);
     context.pool.free(packet.frame);

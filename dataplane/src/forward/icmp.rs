@@ -9,7 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::forward::build::{self, HeaderV4, HeaderV6};
-use crate::forward::fragment;
+use crate::forward::{Refusal, fragment};
 use crate::packet::{Family, Flags, L3, Packet, PortId, checksum};
 use crate::ports::PortTable;
 use crate::stage::Context;
@@ -129,6 +129,62 @@ pub fn error(kind: IcmpError, original: &Packet, context: &mut Context<'_>) -> b
     true
 }
 
+/// Tells the sender why its packet goes no further, in the words of its family.
+pub fn refuse(refusal: Refusal, original: &Packet, context: &mut Context<'_>) {
+    let v4 = original.family == Family::V4;
+    let kind = match refusal {
+        Refusal::TimeExceeded => IcmpError::TimeExceeded,
+        Refusal::NoRoute => IcmpError::Unreachable(Unreachable::Net),
+        Refusal::HostUnreachable => IcmpError::Unreachable(Unreachable::Host),
+        Refusal::Prohibited => IcmpError::Unreachable(Unreachable::Prohibited),
+        Refusal::TooBig(mtu) => IcmpError::FragmentationNeeded { mtu },
+        Refusal::SourceRoute if v4 => IcmpError::Unreachable(Unreachable::SourceRouteFailed),
+        Refusal::SourceRoute => match routing_type(original) {
+            Some(pointer) => IcmpError::ParameterProblem { code: 0, pointer },
+            None => return,
+        },
+        Refusal::BadHeader if v4 => IcmpError::ParameterProblem { code: 0, pointer: bad_option(original) },
+        // The parser tells no place in an IPv6 chain, and without one the message says nothing.
+        Refusal::BadHeader => return,
+    };
+    error(kind, original, context);
+}
+
+/// Where the first IPv4 option that makes no sense starts, from the IP header.
+fn bad_option(original: &Packet) -> u32 {
+    let h = original.frame.header();
+    let end = L3 + usize::from(h[L3] & 15) * 4;
+    let mut at = build::L4_V4;
+    while at < end {
+        let len = match h[at] {
+            1 => 1,
+            _ => usize::from(h[at + 1]),
+        };
+        if h[at] == 0 || at + 1 == end || (len < 2 && h[at] != 1) || at + len > end {
+            break;
+        }
+        at += len;
+    }
+    (at - L3) as u32
+}
+
+/// Where the type of the IPv6 routing header stands, from the IP header (RFC 5095, 3). None where none is found, and where what
+/// follows is an ICMPv6 error or cannot be told from one.
+fn routing_type(original: &Packet) -> Option<u32> {
+    let bytes = original.frame.head();
+    let (mut next, mut at) = (*bytes.get(20)?, build::L4_V6);
+    // Hop-by-hop and destination options may come first (RFC 8200, 4.1).
+    for _ in 0..2 {
+        if matches!(next, 0 | 60) {
+            (next, at) = (*bytes.get(at)?, at + (usize::from(*bytes.get(at + 1)?) + 1) * 8);
+        }
+    }
+    let (after, len) = (*bytes.get(at)?, (usize::from(*bytes.get(at + 1)?) + 1) * 8);
+    let query = || bytes.get(at + len).is_some_and(|kind| *kind >= 128 && *kind != 137);
+    let harmless = matches!(after, 6 | 17 | 132) || (after == 58 && query());
+    (next == 43 && harmless).then_some((at + 2 - L3) as u32)
+}
+
 /// Whether the standards let anything be said about this packet.
 pub fn may_answer(kind: IcmpError, original: &Packet) -> bool {
     let own = original.flags.has(Flags::GENERATED) && original.ingress == PortId::NONE;
@@ -144,8 +200,11 @@ fn may_answer_v4(original: &Packet) -> bool {
     let (source, destination) = (original.source_v4(), original.destination_v4());
     // 0/8, 127/8, multicast and 240/4 (with the limited broadcast) name no single host.
     let one_host = !matches!(source >> 24, 0 | 127 | 224..);
-    let to_one = destination >> 28 < 0xe && !original.flags.any(Flags::LINK_GROUP);
-    one_host && to_one && !original.flags.has(Flags::LATER_FRAGMENT) && !is_error(original)
+    let to_one = destination >> 28 < 0xe && !original.flags.has(Flags::LINK_GROUP);
+    // Read anew: a packet that the parser refused for its options has no flags yet.
+    let h = original.frame.header();
+    let later = u16::from_be_bytes([h[20], h[21]]) & 0x1fff != 0;
+    one_host && to_one && !later && !is_error(original)
 }
 
 fn may_answer_v6(kind: IcmpError, original: &Packet) -> bool {

@@ -15,13 +15,14 @@ pub mod reset;
 #[cfg(test)]
 mod testing;
 
+pub use icmp::refuse;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::fib::{AdjacencyId, AdjacencyKind, AdjacencyView, Fib};
-use crate::forward::icmp::{IcmpError, Unreachable};
 use crate::packet::hash::{self, HashSeed};
 use crate::packet::{Family, Flags, Packet, PortId, checksum};
-use crate::stage::{Context, Shared};
+use crate::stage::Shared;
 use crate::verdict::{DropReason, PuntClass, Verdict};
 
 /// Flags of packets that [`fast`] leaves to the full way.
@@ -127,20 +128,6 @@ pub enum Refusal {
     SourceRoute,
     /// An option or header is malformed.
     BadHeader,
-}
-
-/// Tells the sender, within the limits that the standards set ([`icmp::error`]).
-pub fn refuse(refusal: Refusal, packet: &Packet, context: &mut Context<'_>) {
-    let kind = match refusal {
-        Refusal::TimeExceeded => IcmpError::TimeExceeded,
-        Refusal::NoRoute => IcmpError::Unreachable(Unreachable::Net),
-        Refusal::HostUnreachable => IcmpError::Unreachable(Unreachable::Host),
-        Refusal::Prohibited => IcmpError::Unreachable(Unreachable::Prohibited),
-        Refusal::TooBig(mtu) => IcmpError::FragmentationNeeded { mtu },
-        Refusal::SourceRoute => IcmpError::Unreachable(Unreachable::SourceRouteFailed),
-        Refusal::BadHeader => IcmpError::ParameterProblem { code: 0, pointer: 20 },
-    };
-    icmp::error(kind, packet, context);
 }
 
 /// Routes one packet. On return its verdict says what is next; with [`Verdict::Forward`] its adjacency and egress are set and the TTL

@@ -74,7 +74,8 @@ pub fn ports() -> PortTable {
 
 /// Routes that lead nowhere: nothing in this folder looks them up.
 pub fn shared(ports: PortTable) -> Shared {
-    let fib = RoutingTable::new(&Domain::new(1), TableLimits::default()).fib();
+    let limits = TableLimits { adjacencies: 64, multipath_groups: 1 };
+    let fib = RoutingTable::new(&Domain::new(1), limits).fib();
     Shared { fib, ports, seed: HashSeed(0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321) }
 }
 

@@ -77,7 +77,7 @@ pub fn parse(packet: &mut Packet, ingress: &Ingress<'_>) {
             && total + ETHERNET_LEN == len
             && total <= ingress.mtu
             && fragment & 0x3fff == 0
-            && is_plain_v4_source(h)
+            && is_plain_v4(h)
             && be32(h, 26) != be32(h, 30)
             && checksum::ipv4_header_is_valid(h[14..34].first_chunk().unwrap_or(&[0; 20]));
         if good {
@@ -96,7 +96,7 @@ pub fn parse(packet: &mut Packet, ingress: &Ingress<'_>) {
         let good = usize::from(be16(h, 18)) + 54 == len
             && len - ETHERNET_LEN <= ingress.mtu
             && matches!(next, 6 | 17 | 58)
-            && is_plain_v6_source(h)
+            && is_plain_v6(h)
             && h[22..38] != h[38..54];
         if good {
             packet.family = Family::V6;
@@ -109,9 +109,9 @@ pub fn parse(packet: &mut Packet, ingress: &Ingress<'_>) {
     parse_slow(packet, ingress);
 }
 
-/// By first byte of a source: false for 0/8, 127/8 and 224/3 (RFC 1812, 5.3.7), and for 169/8, of which the slow path finds 169.254/16
+/// By first byte of an address: false for 0/8, 127/8 and 224/3 (RFC 1812, 5.3.7), and for 169/8, of which the slow path finds 169.254/16
 /// (RFC 3927, 2.7). A table costs three instructions where the comparisons cost twelve.
-static PLAIN_SOURCE: [bool; 256] = {
+static PLAIN: [bool; 256] = {
     let mut table = [true; 256];
     table[0] = false;
     table[127] = false;
@@ -124,15 +124,18 @@ static PLAIN_SOURCE: [bool; 256] = {
     table
 };
 
+/// Source and destination alike: what no packet from the wire may have as its destination must not reach the routes, where a
+/// filter's redirection may lead to it.
 #[inline(always)]
-fn is_plain_v4_source(h: &[u8; 128]) -> bool {
-    PLAIN_SOURCE[usize::from(h[26])]
+fn is_plain_v4(h: &[u8; 128]) -> bool {
+    PLAIN[usize::from(h[26])] & PLAIN[usize::from(h[30])]
 }
 
-/// Global unicast or unique local: the first byte settles it for nearly all (2000::/3, fc00::/7).
+/// The source global unicast or unique local: the first byte settles it for nearly all (2000::/3, fc00::/7). The destination
+/// not of 0::/8 (unspecified, loopback, mapped IPv4), not of fe::/8 (link-local), not a group: the slow path knows them apart.
 #[inline(always)]
-fn is_plain_v6_source(h: &[u8; 128]) -> bool {
-    h[22] & 0xe0 == 0x20 || h[22] & 0xfe == 0xfc
+fn is_plain_v6(h: &[u8; 128]) -> bool {
+    (h[22] & 0xe0 == 0x20 || h[22] & 0xfe == 0xfc) && h[38].wrapping_add(2) > 2
 }
 
 /// Checks the transport header at `l4`, which is inside the header window, and reads its ports.
@@ -212,6 +215,10 @@ pub fn parse_slow(packet: &mut Packet, ingress: &Ingress<'_>) {
 /// Forward; one that makes no sense stays [`Family::Other`].
 pub fn parse_from_host(packet: &mut Packet, ports: &PortTable) {
     let flags = packet.flags;
+    // Shorter ones carry stale bytes where the EtherType would be.
+    if packet.frame.seg_len() < ETHERNET_LEN {
+        return;
+    }
     let Some(ingress) = Ingress::new(ports, packet.ingress, false) else { return };
     let ingress = Ingress { host: false, mtu: usize::MAX, ..ingress };
     let read = match be16(packet.frame.header(), 12) {
@@ -347,7 +354,7 @@ fn ipv4(packet: &mut Packet, ingress: &Ingress<'_>) -> Result<(), DropReason> {
         let offset = usize::from(fragment & 0x1fff) * 8;
         let h = packet.frame.header();
         packet.hash = u32::from(be16(h, 18));
-        fragment_checks(packet, protocol, offset, payload, fragment & 0x2000 != 0)?;
+        fragment_checks(packet, protocol, offset, payload, fragment & 0x2000 != 0, header)?;
         if offset != 0 {
             return Ok(());
         }
@@ -365,6 +372,10 @@ fn addresses_v4(packet: &mut Packet, source: u32, destination: u32) -> Result<()
     // 0.0.0.0 is the source of a host that asks for its address (RFC 1122, 3.2.1.3): never forwarded.
     if source >> 28 >= 0xe || (source >> 24 == 0 && !(source == 0 && for_all)) {
         return Err(DropReason::MartianSource);
+    }
+    // Network 0 and class E are nobody's addresses (RFC 1812, 5.3.7); 255.255.255.255 is everybody's.
+    if destination >> 24 == 0 || (destination >> 28 == 0xf && destination != u32::MAX) {
+        return Err(DropReason::MartianDestination);
     }
     if source == destination {
         return Err(DropReason::SourceIsDestination);
@@ -399,12 +410,20 @@ fn options_v4(options: &[u8]) -> Result<bool, DropReason> {
     Ok(alert)
 }
 
-fn fragment_checks(packet: &mut Packet, protocol: u8, offset: usize, len: usize, more: bool) -> Result<(), DropReason> {
+/// `before` is what the whole datagram's length counts beside the fragments: the header in IPv4, extension headers in IPv6.
+fn fragment_checks(
+    packet: &mut Packet,
+    protocol: u8,
+    offset: usize,
+    len: usize,
+    more: bool,
+    before: usize,
+) -> Result<(), DropReason> {
     packet.flags.set(Flags::FRAGMENT);
     if offset != 0 {
         packet.flags.set(Flags::LATER_FRAGMENT);
     }
-    if len == 0 || (more && !len.is_multiple_of(8)) || offset + len > 65_535 {
+    if len == 0 || (more && !len.is_multiple_of(8)) || before + offset + len > 65_535 {
         return Err(DropReason::FragmentBad);
     }
     // RFC 1858 and RFC 3128: the first fragment shows the whole transport header, and no later one may rewrite it.
@@ -466,7 +485,9 @@ fn ipv6(packet: &mut Packet, ingress: &Ingress<'_>) -> Result<(), DropReason> {
         // An atomic fragment (RFC 6946) is a whole packet with a fragment header.
         if offset != 0 || more {
             let payload = packet.frame.len() - l4;
-            fragment_checks(packet, protocol, offset, payload, more)?;
+            // Of the headers before the fragment header at least this much stays in the whole (RFC 8200, 4.5).
+            let before = l4 - (ETHERNET_LEN + 40) - 8;
+            fragment_checks(packet, protocol, offset, payload, more, before)?;
         }
         if offset != 0 {
             return Ok(());
@@ -497,6 +518,22 @@ fn addresses_v6(packet: &mut Packet) -> Result<(), DropReason> {
         packet.flags.set(Flags::LINK_LOCAL);
     }
     Ok(())
+}
+
+/// Walks the options of a hop-by-hop header (RFC 8200, 4.2); Ok(true) with a router alert (RFC 2711).
+fn router_alert(mut options: &[u8]) -> Result<bool, DropReason> {
+    let mut alert = false;
+    while let [kind, rest @ ..] = options {
+        // Pad1 is the one option without a length.
+        if *kind == 0 {
+            options = rest;
+            continue;
+        }
+        let (len, data) = rest.split_first().ok_or(DropReason::ExtensionHeader)?;
+        alert |= *kind == 5 && *len == 2;
+        options = data.get(usize::from(*len)..).ok_or(DropReason::ExtensionHeader)?;
+    }
+    Ok(alert)
 }
 
 struct FragmentHeader {
@@ -531,9 +568,11 @@ fn extensions(packet: &mut Packet) -> Result<(u8, usize, Option<FragmentHeader>)
         match next {
             // Hop-by-hop only right behind the IPv6 header (RFC 8200, 4.1).
             0 if seen > 0 => bad = Err(DropReason::ExtensionHeader),
-            0 => alert |= header[2] == 5 || header.windows(2).any(|w| w == [5, 2]),
+            0 => alert |= router_alert(&header[2..])?,
             // Type 0 routing headers are abolished (RFC 5095).
             43 if h[2] == 0 && h[3] > 0 => bad = Err(DropReason::SourceRoute),
+            // An authentication header has twelve bytes before its check value (RFC 4302, 2).
+            51 if len < 12 => bad = Err(DropReason::ExtensionHeader),
             44 if fragment.is_some() => bad = Err(DropReason::ExtensionHeader),
             44 => {
                 let word = be16(h, 2);
@@ -557,7 +596,7 @@ fn extensions(packet: &mut Packet) -> Result<(u8, usize, Option<FragmentHeader>)
     if at > packet.frame.len() {
         return Err(DropReason::ExtensionHeader);
     }
-    if seen > 0 {
+    if seen > usize::from(fragment.is_some()) {
         packet.flags.set(Flags::EXTENSIONS);
     }
     if alert {
@@ -565,3 +604,6 @@ fn extensions(packet: &mut Packet) -> Result<(u8, usize, Option<FragmentHeader>)
     }
     Ok((next, at, fragment))
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@ use crate::packet::{Offload, PortId};
 mod copy;
 pub mod memory;
 pub mod packet;
+pub mod pcap;
 pub mod tap;
 pub mod tapdev;
 #[cfg(test)]

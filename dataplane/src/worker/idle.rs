@@ -87,7 +87,7 @@ impl Worker {
             let start = clock::cycles();
             self.quiesce.offline();
             self.counters.sleeps.add(1);
-            let held = self.neighbors.held() != 0 || self.counters.held.get() != 0;
+            let held = self.holds();
             let nanos = if held { most.min(SLEEP_HELD_NANOS) } else { most };
             let timeout = Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
             let mut fds: SmallVec<[PollFd<'_>; 16]> = SmallVec::new();
@@ -113,7 +113,10 @@ impl Worker {
                 self.detach(port);
                 self.mailbox.tell(Event::Detached(port));
             }
-            Command::Stages(stages) => self.stages = stages,
+            Command::Stages(stages) => {
+                self.close_stages();
+                self.stages = stages;
+            }
             Command::Stop => {
                 self.finish();
                 self.mailbox.tell(Event::Stopped);

@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use crate::arena::Pool;
 use crate::batch::{BATCH_MAX, Batch};
-use crate::clock::Clock;
+use crate::clock::{Clock, ClockSource};
 use crate::counters::WorkerCounters;
 use crate::host::HostLink;
-use crate::neighbor::{NeighborQueues, NextHopKey};
+use crate::neighbor::{self, NeighborQueues, NextHopKey};
 use crate::packet::{Packet, PortId};
 use crate::port::{QueueStatistics, RxQueue, TxFrame};
 use crate::quiesce;
@@ -63,6 +63,8 @@ pub struct Options {
     pub dhcp_bypass: bool,
     /// Whether a flow must be handled by the worker its hash names.
     pub flow_owner: bool,
+    /// What tells the time.
+    pub clock: ClockSource,
 }
 
 impl Default for Options {
@@ -78,6 +80,7 @@ impl Default for Options {
             icmp_rate: (1000, 100),
             dhcp_bypass: true,
             flow_owner: false,
+            clock: ClockSource::Tsc,
         }
     }
 }
@@ -129,6 +132,28 @@ impl Rings {
     }
 }
 
+/// Memory for one look at the waiting packets.
+struct Waits {
+    ready: Vec<Packet>,
+    failed: Vec<Packet>,
+    asks: Vec<NextHopKey>,
+}
+
+/// Without memory: what `std::mem::take` leaves behind for a moment.
+impl Default for Waits {
+    fn default() -> Self {
+        Waits { ready: Vec::new(), failed: Vec::new(), asks: Vec::new() }
+    }
+}
+
+impl Waits {
+    fn new() -> Waits {
+        // The last neighbour of a look may go past the bound with all of its packets.
+        let most = neighbor::POLL_MAX + neighbor::QUEUE_MAX;
+        Waits { ready: Vec::with_capacity(most), failed: Vec::with_capacity(most), asks: Vec::with_capacity(most) }
+    }
+}
+
 /// One worker and all that it owns.
 pub struct Worker {
     options: Options,
@@ -151,6 +176,9 @@ pub struct Worker {
     host: Option<HostLink>,
     rings: Rings,
     neighbors: NeighborQueues,
+    waits: Waits,
+    /// Packets in `neighbors` that the gauge shows.
+    waiting: u64,
     /// Next hops to be resolved, for the control thread.
     requests: rtrb::Producer<NextHopKey>,
     /// Rouses the control thread.
@@ -197,11 +225,13 @@ impl Worker {
         Worker {
             neighbors: NeighborQueues::new(parts.options.neighbor_queue, parts.options.neighbor_limit),
             icmp_limit: TokenBucket::new(rate, burst),
+            clock: Clock::of(parts.options.clock.clone()),
+            waits: Waits::new(),
+            waiting: 0,
             options: parts.options,
             shared: parts.shared,
             counters: parts.counters,
             pool: parts.pool,
-            clock: Clock::new(),
             quiesce: parts.quiesce,
             rx: Vec::with_capacity(ports),
             tx: (0..ports).map(|i| tx::TxSide::new(PortId(i as u16))).collect(),
@@ -226,6 +256,11 @@ impl Worker {
     /// Its counters.
     pub fn counters(&self) -> &Arc<WorkerCounters> {
         &self.counters
+    }
+
+    /// Whether it keeps packets that time alone will move: for a driver of virtual time, which must not stop yet.
+    pub fn holds(&self) -> bool {
+        self.counters.held.get() != 0
     }
 
     /// Free buffers, for tests and gauges.

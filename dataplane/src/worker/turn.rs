@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Dispatch, Event, Relayed, RxSide, Worker};
+use super::{Dispatch, Event, Relayed, RxSide, Waits, Worker};
 use crate::arena::HEADROOM;
 use crate::batch::{Batch, Taken};
 use crate::clock;
@@ -25,6 +25,8 @@ pub enum Entry {
     Out,
 }
 
+/// Most VLAN tags of a packet, as in the parser.
+const TAGS_MAX: usize = 2;
 /// How far ahead headers are prefetched while parsing.
 const AHEAD: usize = 8;
 /// Turns below this many packets are stamped only now and then: five stamps would cost more than the packets.
@@ -81,6 +83,10 @@ impl Worker {
         self.now = self.clock.at(clock::cycles());
         self.counters.heartbeat.add(1);
         let mut found = 0;
+        // Before anything new, so that what waited leaves first.
+        if self.neighbors.due(self.now) {
+            self.poll_neighbors();
+        }
         for i in 0..self.rx.len() {
             found += self.receive(i);
         }
@@ -92,9 +98,6 @@ impl Worker {
         }
         if self.rings.relay_from.iter().any(|r| !r.is_empty()) {
             found += self.send_relayed();
-        }
-        if self.neighbors.due(self.now) {
-            self.poll_neighbors();
         }
         if self.now >= self.statistics_due {
             self.statistics_due = self.now + STATISTICS_EVERY;
@@ -133,6 +136,9 @@ impl Worker {
         self.counters.ports[usize::from(port.0)].received.add(n as u64, bytes);
         stamp.to(&self.counters.nodes[RX], n);
         self.parse(port);
+        if self.shared.ports.get(port).is_some_and(|p| !p.vlans.is_empty()) {
+            self.count_tagged(port);
+        }
         stamp.to(&self.counters.nodes[PARSE], n);
         if self.options.dispatch == Dispatch::Queued {
             self.enqueue_all();
@@ -300,7 +306,7 @@ impl Worker {
             Verdict::Forward => self.egress(packet),
             Verdict::Host(class) => self.to_host(packet, class),
             Verdict::Drop(reason) => context!(self).discard(packet, reason),
-            // The stage kept a copy of nothing: it took the bytes out of this packet and left the buffer.
+            // A held packet left an empty buffer here (Context::hold); of a consumed one the stage has taken what it wanted.
             Verdict::Held | Verdict::Consumed(_) => self.pool.free(packet.frame),
         }
     }
@@ -337,7 +343,7 @@ impl Worker {
             return;
         }
         let mut fragments = std::mem::take(&mut self.fragments);
-        fragment::fragment(packet, mtu, &mut context!(self), &mut |piece, _| fragments.push(piece));
+        fragment::fragment(packet, mtu, &mut context!(self), &mut fragments);
         for piece in fragments.drain(..) {
             self.egress(piece);
         }
@@ -356,9 +362,11 @@ impl Worker {
             context!(self).discard(packet, DropReason::TxRefused);
             return;
         }
-        if let Some(tag) = info.tag {
+        let (mut info, mut at) = (info, port);
+        for _ in 0..TAGS_MAX {
+            let Some(tag) = info.tag else { break };
             let len = packet.frame.len() as u64;
-            self.counters.ports[usize::from(port.0)].vlan_transmitted.add(1, len);
+            self.counters.ports[usize::from(at.0)].vlan_transmitted.add(1, len);
             debug_assert!(packet.frame.headroom() <= HEADROOM + 64);
             if ether::push_tag(&mut packet.frame, tag).is_none() {
                 context!(self).discard(packet, DropReason::TxRefused);
@@ -367,8 +375,28 @@ impl Worker {
             if packet.offload.csum_start != 0 {
                 packet.offload.csum_start += 4;
             }
+            at = info.physical;
+            let Some(parent) = shared.ports.get(at) else { break };
+            info = parent;
         }
-        self.send_packet(info.physical, packet);
+        self.send_packet(at, packet);
+    }
+
+    /// Books the packets of a batch that came in with a tag at the port that the tag names.
+    #[inline(never)]
+    fn count_tagged(&mut self, port: PortId) {
+        for packet in self.batch.packets() {
+            let (mut at, mut len) = (packet.ingress, packet.frame.len() as u64);
+            for _ in 0..TAGS_MAX {
+                if at == port {
+                    break;
+                }
+                self.counters.ports[usize::from(at.0)].vlan_received.add(1, len);
+                len += 4;
+                let Some(info) = self.shared.ports.get(at) else { break };
+                at = info.physical;
+            }
+        }
     }
 
     /// Gathers the frame for its port, straight from the batch.
@@ -502,8 +530,7 @@ impl Worker {
             self.out = out;
             self.generating = made;
         }
-        let rest = std::mem::take(&mut self.generated);
-        for packet in rest {
+        while let Some(packet) = self.generated.pop() {
             context!(self).discard(packet, DropReason::RouteLoop);
         }
     }
@@ -658,7 +685,7 @@ impl Worker {
             }
             Queued::Refused(packet, reason) => context!(self).discard(packet, reason),
         }
-        self.counters.held.set(self.neighbors.held() as u64);
+        self.note_waiting();
     }
 
     fn ask(&mut self, key: NextHopKey) {
@@ -672,36 +699,47 @@ impl Worker {
 
     /// Sends what its neighbour was found for, and gives up on the rest in time.
     fn poll_neighbors(&mut self) {
-        let mut neighbors = std::mem::replace(&mut self.neighbors, crate::neighbor::NeighborQueues::new(1, 0));
         let fib = self.shared.fib.clone();
-        let mut ready = std::mem::take(&mut self.fragments);
-        let mut asks: smallvec::SmallVec<[NextHopKey; 16]> = smallvec::SmallVec::new();
+        let mut waits = std::mem::take(&mut self.waits);
         let state = |_: NextHopKey, packet: &Packet| match forward::adjacency(packet, &fib).1.kind() {
             AdjacencyKind::Forward => NeighborState::Ready,
             AdjacencyKind::Glean | AdjacencyKind::Unresolved | AdjacencyKind::Multipath => NeighborState::Unresolved,
             _ => NeighborState::Failed,
         };
-        let mut failed: smallvec::SmallVec<[Packet; 16]> = smallvec::SmallVec::new();
-        neighbors.poll(
+        let Waits { ready, failed, asks } = &mut waits;
+        self.neighbors.poll(
             self.now,
             state,
             |packet, outcome| if outcome == Outcome::Ready { ready.push(packet) } else { failed.push(packet) },
             |key| asks.push(key),
         );
-        self.neighbors = neighbors;
-        self.counters.held.set(self.neighbors.held() as u64);
+        self.note_waiting();
         for mut packet in ready.drain(..) {
             packet.adjacency = forward::adjacency(&packet, &fib).0;
             self.egress(packet);
         }
-        self.fragments = ready;
-        for packet in failed {
+        for packet in failed.drain(..) {
             self.refuse(Refusal::HostUnreachable, &packet);
             context!(self).discard(packet, DropReason::NeighborFailed);
         }
-        asks.into_iter().for_each(|key| self.ask(key));
+        asks.drain(..).for_each(|key| self.ask(key));
+        self.waits = waits;
         self.settle();
         self.flush();
+    }
+
+    /// Brings the gauge up to date; what stages hold is in it too, counted by [`Context::hold`].
+    fn note_waiting(&mut self) {
+        let waiting = self.neighbors.held() as u64;
+        self.counters.held.add(waiting.wrapping_sub(self.waiting));
+        self.waiting = waiting;
+    }
+
+    /// Ends the line-up; what its stages held is dropped and counted by them.
+    pub(super) fn close_stages(&mut self) {
+        for mut stage in std::mem::take(&mut self.stages) {
+            stage.close(&mut context!(self));
+        }
     }
 
     fn poll_stages(&mut self) -> usize {
@@ -712,6 +750,7 @@ impl Worker {
             }
         }
         let n = batch.len();
+        self.counters.held.add((n as u64).wrapping_neg());
         batch.consume(|packet| self.full_one(Entry::Out, packet.take()));
         self.out = batch;
         self.flush();
@@ -765,7 +804,12 @@ impl Worker {
         for packet in left {
             context!(self).discard(packet, DropReason::Shutdown);
         }
-        self.counters.held.set(0);
+        self.note_waiting();
+        self.close_stages();
+        while let Some(Ok(packet)) = self.host.as_mut().map(|host| host.from_host.pop()) {
+            self.counters.ring_out.add(1);
+            context!(self).discard(packet, DropReason::Shutdown);
+        }
         for ring in &mut self.rings.relay_from {
             while let Ok(relayed) = ring.pop() {
                 self.counters.ring_out.add(1);

@@ -12,11 +12,7 @@ impl Oracle {
         let holds = |&(&(length, network), _): &(&(u8, u128), &u32)| {
             length < shorter_than && address & mask6(length) == network
         };
-        self.0
-            .iter()
-            .filter(holds)
-            .next_back()
-            .map_or((0, AdjacencyId(0)), |(&(length, _), &id)| (length, AdjacencyId(id)))
+        self.0.iter().rfind(holds).map_or((0, AdjacencyId(0)), |(&(length, _), &id)| (length, AdjacencyId(id)))
     }
 
     fn lookup(&self, address: u128) -> AdjacencyId {
@@ -46,8 +42,13 @@ fn check(fib: &Fib6, oracle: &Oracle, probes: &[u128]) {
         let last = network | !mask6(length);
         [network, last, network.wrapping_sub(1), last.wrapping_add(1), network | 1 << 40]
     });
-    for address in edges.chain(probes.iter().copied()) {
-        assert_eq!(fib.lookup(address), oracle.lookup(address), "{:x?}", address.to_be_bytes());
+    let addresses: Vec<u128> = edges.chain(probes.iter().copied()).collect();
+    let mut entries: Vec<u64> = addresses.iter().map(|address| fib.top(*address)).collect();
+    fib.finish_batch(&mut entries, |index| addresses[index]);
+    for (address, entry) in addresses.iter().zip(entries) {
+        let right = oracle.lookup(*address);
+        assert_eq!(fib.lookup(*address), right, "{:x?}", address.to_be_bytes());
+        assert_eq!(Fib6::answer(entry), right, "in a batch: {:x?}", address.to_be_bytes());
     }
 }
 
@@ -102,6 +103,29 @@ fn a_few_routes_of_any_length_take_one_node_each() {
     assert_eq!(fib.lookup(network("2001:de8:1:2:3::")), AdjacencyId(2));
     // Two groups (33 lines would be a node's; a group is 32), a node where two of the /24 fork, one for each route.
     assert!(writer.bytes_in_use() <= 2 * SLOTS * 8 + 4 * 128, "{}", writer.bytes_in_use());
+}
+
+#[test]
+fn a_node_full_of_equal_routes_is_still_many_routes() {
+    let (fib, mut writer) = Fib6::new(&Domain::new(1));
+    let none = (0, AdjacencyId(0));
+    let nth = |number: u128| network("2001:db8::") | number << 80;
+    for number in 0..256 {
+        writer.insert(nth(number), 48, AdjacencyId(1)).unwrap();
+    }
+    writer.remove(nth(7), 48, none).unwrap();
+    assert_eq!((fib.lookup(nth(7)), fib.lookup(nth(8))), (AdjacencyId(0), AdjacencyId(1)));
+    // The same around a pointer: all but one are one answer.
+    writer.insert(nth(7), 48, AdjacencyId(1)).unwrap();
+    writer.insert(nth(9) | 1, 128, AdjacencyId(2)).unwrap();
+    writer.remove(nth(7), 48, none).unwrap();
+    assert_eq!((fib.lookup(nth(7)), fib.lookup(nth(8))), (AdjacencyId(0), AdjacencyId(1)));
+    assert_eq!((fib.lookup(nth(9)), fib.lookup(nth(9) | 1)), (AdjacencyId(1), AdjacencyId(2)));
+    writer.remove(nth(9) | 1, 128, (48, AdjacencyId(1))).unwrap();
+    for number in (0..256).filter(|number| *number != 7) {
+        writer.remove(nth(number), 48, none).unwrap();
+    }
+    assert_eq!(writer.bytes_in_use(), 0);
 }
 
 #[test]

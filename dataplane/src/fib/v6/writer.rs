@@ -8,8 +8,8 @@
 
 use super::arena::{Arena, NoNodeLeft};
 use super::{
-    Fib6, LOW_HALF_BIT, NODE_BITMAP, NODE_ENTRIES, NODE_KEY, NODE_OUTSIDE, POINTER_BIT, SHIFT_SHIFT, SLOTS, answer,
-    is_pointer, length_of,
+    Fib6, LOW_HALF_BIT, NODE_BITMAP, NODE_BITMAP_WORDS, NODE_ENTRIES, NODE_KEY, NODE_OUTSIDE, POINTER_BIT, SHIFT_SHIFT,
+    SLOTS, answer, is_pointer, length_of,
 };
 use crate::fib::adjacency::AdjacencyId;
 use crate::fib::prefix::mask6;
@@ -71,6 +71,9 @@ fn slot_of(address: u128, level: u8) -> usize {
     (address >> (120 - level)) as usize & 0xff
 }
 
+/// The marks of a node, 32 slots in each word.
+type Bitmap = [u32; NODE_BITMAP_WORDS];
+
 /// A node in the open: what [`Fib6Writer::write`] makes a block of.
 struct Node {
     level: u8,
@@ -90,11 +93,12 @@ impl Node {
         Node { level, key, outside, slots: [outside; SLOTS] }
     }
 
-    fn bitmap(&self) -> [u64; 4] {
-        let mut bitmap = [0; 4];
+    /// A mark for each slot that starts a run.
+    fn bitmap(&self) -> Bitmap {
+        let mut bitmap = [0; NODE_BITMAP_WORDS];
         for (slot, entry) in self.slots.iter().enumerate() {
             if slot == 0 || *entry != self.slots[slot - 1] {
-                bitmap[slot / 64] |= 1 << (slot % 64);
+                bitmap[slot / 32] |= 1 << (slot % 32);
             }
         }
         bitmap
@@ -355,7 +359,7 @@ impl Fib6Writer {
         }
         let bitmap = node.bitmap();
         let offset = offset_of(entry);
-        if (0..4).any(|word| self.arena.load(offset + NODE_BITMAP + word) != bitmap[word]) {
+        if (0..NODE_BITMAP_WORDS).any(|word| self.marks(offset, word) != bitmap[word]) {
             self.release(entry);
             return self.write(&node);
         }
@@ -394,19 +398,22 @@ impl Fib6Writer {
 
     /// Number of entries of the node at `offset`.
     fn entries(&self, offset: usize) -> usize {
-        (0..4).map(|word| self.arena.load(offset + NODE_BITMAP + word).count_ones() as usize).sum()
+        (0..NODE_BITMAP_WORDS).map(|word| self.marks(offset, word).count_ones() as usize).sum()
+    }
+
+    /// The marks in one word of the node at `offset`.
+    fn marks(&self, offset: usize, word: usize) -> u32 {
+        self.arena.load(offset + NODE_BITMAP + word) as u32
     }
 
     fn outside(&self, pointer: u64) -> u64 {
-        u64::from(self.arena.load(offset_of(pointer) + NODE_OUTSIDE) as u32)
+        self.arena.load(offset_of(pointer) + NODE_OUTSIDE)
     }
 
     fn set_outside(&mut self, pointer: u64, outside: u64) {
         let word = self.arena.word(offset_of(pointer) + NODE_OUTSIDE);
-        let old = word.load(Ordering::Relaxed);
-        let new = old & !u64::from(u32::MAX) | outside;
-        if new != old {
-            word.store(new, Ordering::Release);
+        if word.load(Ordering::Relaxed) != outside {
+            word.store(outside, Ordering::Release);
         }
     }
 
@@ -432,7 +439,7 @@ impl Fib6Writer {
         let mut next = offset + NODE_ENTRIES;
         let mut entry = 0;
         for (slot, value) in node.slots.iter_mut().enumerate() {
-            if self.arena.load(offset + NODE_BITMAP + slot / 64) >> (slot % 64) & 1 != 0 {
+            if self.marks(offset, slot / 32) >> (slot % 32) & 1 != 0 {
                 entry = self.arena.load(next);
                 next += 1;
             }
@@ -444,15 +451,15 @@ impl Fib6Writer {
     /// Writes the node into a block of its own and returns the pointer to it, which is still to be published.
     fn write(&mut self, node: &Node) -> u64 {
         let bitmap = node.bitmap();
-        let mut counts = 0_u64;
-        let mut count = 0_u64;
-        for (word, marks) in bitmap.iter().enumerate() {
-            counts |= count << (32 + 8 * word);
-            count += u64::from(marks.count_ones());
-        }
+        let count: u32 = bitmap.iter().map(|marks| marks.count_ones()).sum();
         let offset = self.arena.allocate(NODE_ENTRIES + count as usize);
-        let head = [node.key, counts | node.outside];
-        let words = head.into_iter().chain(bitmap).chain(runs(node, &bitmap));
+        let mut before = offset + NODE_ENTRIES as u32 - 1;
+        let counted = bitmap.map(|marks| {
+            let word = u64::from(before) << 32 | u64::from(marks);
+            before += marks.count_ones();
+            word
+        });
+        let words = [node.key, node.outside].into_iter().chain(counted).chain(runs(node, &bitmap));
         for (index, word) in words.enumerate() {
             self.arena.word(offset as usize + index).store(word, Ordering::Relaxed);
         }
@@ -474,6 +481,6 @@ impl Fib6Writer {
 }
 
 /// The entries of a node: the value at each mark of its bitmap.
-fn runs(node: &Node, bitmap: &[u64; 4]) -> impl Iterator<Item = u64> {
-    node.slots.iter().enumerate().filter(|(slot, _)| bitmap[slot / 64] >> (slot % 64) & 1 != 0).map(|(_, entry)| *entry)
+fn runs(node: &Node, bitmap: &Bitmap) -> impl Iterator<Item = u64> {
+    node.slots.iter().enumerate().filter(|(slot, _)| bitmap[slot / 32] >> (slot % 32) & 1 != 0).map(|(_, entry)| *entry)
 }

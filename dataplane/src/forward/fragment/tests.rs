@@ -76,13 +76,9 @@ fn cut(bench: &mut Bench, bytes: &[u8], mtu: usize) -> Vec<Piece> {
 
 fn cut_packet(bench: &mut Bench, packet: Packet, mtu: usize) -> Vec<(Vec<u8>, Packet)> {
     let before = bench.generated(Generated::Fragment);
-    let mut out = Vec::new();
-    bench.run(|context| {
-        fragment(packet, mtu, context, &mut |piece, context| {
-            let bytes = context.pool.arena().segments(&piece.frame).collect::<Vec<_>>().concat();
-            out.push((bytes, piece));
-        });
-    });
+    let mut out = Vec::with_capacity(64);
+    bench.run(|context| fragment(packet, mtu, context, &mut out));
+    let out: Vec<_> = out.into_iter().map(|piece| (bench.take(&piece), piece)).collect();
     assert_eq!(bench.generated(Generated::Fragment) - before, out.len() as u64);
     out
 }
@@ -231,13 +227,15 @@ fn too_few_buffers_send_nothing() {
         let packet = bench.packet(&original);
         let taken: Vec<_> =
             std::iter::from_fn(|| (bench.pool.available() > left).then(|| bench.pool.alloc())).flatten().collect();
-        let mut sent = 0;
-        bench.run(|context| fragment(packet, 576, context, &mut |_, _| sent += 1));
-        assert_eq!((sent, bench.generated(Generated::Fragment), bench.consumed(Consumed::Fragmented)), (0, 0, 0));
+        let mut out = Vec::with_capacity(64);
+        bench.run(|context| fragment(packet, 576, context, &mut out));
+        assert_eq!((out.len(), bench.generated(Generated::Fragment), bench.consumed(Consumed::Fragmented)), (0, 0, 0));
         taken.into_iter().for_each(|frame| bench.pool.free(frame));
         bench.assert_no_leak();
     }
-    assert_eq!(bench.dropped(DropReason::NoBuffer), 3);
+    let packet = bench.packet(&original);
+    bench.run(|context| fragment(packet, 576, context, &mut Vec::with_capacity(2)));
+    assert_eq!((bench.dropped(DropReason::NoBuffer), bench.generated(Generated::Fragment)), (4, 0));
     assert_eq!(cut(&mut bench, &original, 576).len(), 3);
 }
 
@@ -250,7 +248,9 @@ fn what_may_not_be_cut_is_dropped_as_too_long() {
     (super_packet.offload.gso_kind, super_packet.offload.gso_size) = (GsoKind::Udp, 700);
     let small = bench.packet(&datagram(&[1; 1400], &[7, 39, 4, 0], 1, 0));
     for (i, (packet, mtu)) in [(forbidden, 576), (v6, 1280), (super_packet, 576), (small, 27)].into_iter().enumerate() {
-        bench.run(|context| fragment(packet, mtu, context, &mut |_, _| panic!("cut")));
+        let mut out = Vec::with_capacity(64);
+        bench.run(|context| fragment(packet, mtu, context, &mut out));
+        assert!(out.is_empty());
         assert_eq!(bench.dropped(DropReason::FragmentationNeeded), i as u64 + 1);
     }
     bench.assert_no_leak();

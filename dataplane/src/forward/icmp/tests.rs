@@ -423,3 +423,99 @@ fn our_own_packets_are_not_answered() {
     assert!(!bench.run(|context| error(IcmpError::TimeExceeded, &packet, context)));
     bench.pool.free(packet.frame);
 }
+
+/// Refuses a frame; type, code and second word of what its sender is told.
+fn told(bytes: &[u8], refusal: Refusal) -> Option<(u8, u8, u32)> {
+    let mut bench = Bench::new();
+    let packet = bench.packet(bytes);
+    bench.run(|context| refuse(refusal, &packet, context));
+    bench.pool.free(packet.frame);
+    let sent = bench.sent();
+    bench.assert_no_leak();
+    let (frame, _) = sent.into_iter().next()?;
+    assert_sound(&frame);
+    let at = if frame[12] == 8 { 34 } else { 54 };
+    Some((frame[at], frame[at + 1], u32::from_be_bytes(frame[at + 4..at + 8].try_into().unwrap())))
+}
+
+#[test]
+fn each_refusal_has_its_words() {
+    let (v4, v6) = (with_v4(|_| {}), with_v6(|_| {}));
+    let cases = [
+        (Refusal::TimeExceeded, (11, 0, 0), (3, 0, 0)),
+        (Refusal::NoRoute, (3, 0, 0), (1, 0, 0)),
+        (Refusal::HostUnreachable, (3, 1, 0), (1, 3, 0)),
+        (Refusal::Prohibited, (3, 13, 0), (1, 1, 0)),
+        (Refusal::TooBig(1300), (3, 4, 1300), (2, 0, 1300)),
+    ];
+    for (refusal, in_v4, in_v6) in cases {
+        assert_eq!((told(&v4, refusal), told(&v6, refusal)), (Some(in_v4), Some(in_v6)), "{refusal:?}");
+    }
+}
+
+/// The datagram with IPv4 options of a length that is a multiple of four.
+fn with_options(options: &[u8]) -> Vec<u8> {
+    let mut bytes = udp_v4(b"x");
+    bytes.splice(34..34, options.iter().copied());
+    bytes[14] += (options.len() / 4) as u8;
+    bytes[17] += options.len() as u8;
+    let header = 34 + options.len();
+    bytes[24..26].fill(0);
+    let check = checksum::checksum(&bytes[14..header]);
+    bytes[24..26].copy_from_slice(&check.to_ne_bytes());
+    bytes
+}
+
+#[test]
+fn a_bad_option_is_pointed_at() {
+    let cases: [(&[u8], u32); 6] = [
+        (&[7, 0, 0, 0], 20),
+        (&[1, 7, 1, 0], 21),
+        (&[1, 7, 9, 0], 21),
+        (&[1, 1, 1, 7], 23),
+        (&[7, 3, 4, 68, 3, 0, 1, 68], 27),
+        (&[7, 3, 4, 68, 6, 0, 0, 0], 23),
+    ];
+    for (options, pointer) in cases {
+        let bytes = with_options(options);
+        let mut bench = Bench::new();
+        let packet = bench.packet(&bytes);
+        assert_eq!(
+            packet.verdict(),
+            crate::verdict::Verdict::Drop(crate::verdict::DropReason::IpOption),
+            "{options:?}"
+        );
+        bench.pool.free(packet.frame);
+        assert_eq!(told(&bytes, Refusal::BadHeader), Some((12, 0, pointer << 24)), "{options:?}");
+    }
+}
+
+#[test]
+fn a_source_route_is_refused_by_name() {
+    assert_eq!(told(&with_options(&[131, 7, 4, 1, 2, 3, 4, 0]), Refusal::SourceRoute), Some((3, 5, 0)));
+    let mut later = with_options(&[131, 7, 4, 1, 2, 3, 4, 0]);
+    later[21] = 9;
+    later[24..26].fill(0);
+    let check = checksum::checksum(&later[14..42]);
+    later[24..26].copy_from_slice(&check.to_ne_bytes());
+    assert_eq!(told(&later, Refusal::SourceRoute), None, "a later fragment");
+    // IPv6: a routing header of type 0, behind these extension headers, before this protocol.
+    let routing = |before: &[u8], after: u8, first: u8| {
+        let mut bytes = udp_v6(&[]);
+        let route = [&[after, 2, 0, 1, 0, 0, 0, 0][..], &FAR_V6].concat();
+        bytes.truncate(54);
+        bytes.extend_from_slice(before);
+        bytes.extend_from_slice(&route);
+        bytes.extend_from_slice(&[first, 0, 0, 0, 0, 8, 0, 0]);
+        bytes[20] = if before.is_empty() { 43 } else { 60 };
+        bytes[19] = (bytes.len() - 54) as u8;
+        bytes
+    };
+    let options = [43, 0, 1, 4, 0, 0, 0, 0];
+    assert_eq!(told(&routing(&[], 17, 0), Refusal::SourceRoute), Some((4, 0, 42)));
+    assert_eq!(told(&routing(&options, 17, 0), Refusal::SourceRoute), Some((4, 0, 50)));
+    assert_eq!(told(&routing(&[], 58, 128), Refusal::SourceRoute), Some((4, 0, 42)));
+    assert_eq!(told(&routing(&[], 58, 1), Refusal::SourceRoute), None, "an error in a source route");
+    assert_eq!(told(&routing(&[], 44, 0), Refusal::SourceRoute), None, "who knows what");
+    assert_eq!(told(&udp_v6(b"x"), Refusal::SourceRoute), None);
+}

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use thiserror::Error;
 
+use super::acquire::Acquired;
 use super::device::Device;
 use super::program::{AttachError, Fragments, ModeChoice, Redirect, Unclaimed, XdpMode};
 use super::queue::{QueueSettings, halves};
-use super::sys::BusyPoll;
+use super::sys::{BusyPoll, XskSocket};
 use super::umem::{Bound, CopyMode, RingSizes, Umem};
 use crate::packet::PortId;
 use crate::port::QueuePair;
@@ -180,21 +181,24 @@ impl XdpPort {
     /// # Errors
     /// [`XdpError`].
     pub fn open(config: &XdpConfig, umem: &Arc<Umem>) -> Result<(Self, Vec<QueuePair>), XdpError> {
-        let device = Device::by_name(&config.device)
-            .map_err(|source| XdpError::Device { device: config.device.clone(), source })?;
-        if device.receive_queues > device.transmit_queues {
-            return Err(XdpError::UnequalQueues {
-                device: device.name,
-                receive: device.receive_queues,
-                transmit: device.transmit_queues,
-            });
-        }
+        Self::assemble(config, Acquired::acquire(config)?, umem)
+    }
+
+    /// The second half of [`XdpPort::open`], which needs no privilege.
+    ///
+    /// # Errors
+    /// [`XdpError`].
+    pub fn assemble(
+        config: &XdpConfig,
+        acquired: Acquired,
+        umem: &Arc<Umem>,
+    ) -> Result<(Self, Vec<QueuePair>), XdpError> {
+        let Acquired { device, redirect, mut sockets } = acquired;
         let queues = device.receive_queues;
-        let redirect = Redirect::attach(&device, queues, config.mode, config.unclaimed, config.fragments)?;
         let mut plan = BindPlan::new(config, redirect.mode());
         let mut bound = Vec::new();
         for queue in 0..queues {
-            bound.push(plan.bind(config, umem, &device, queue)?);
+            bound.push(plan.bind(config, umem, &device, &mut sockets, queue)?);
         }
         let failed = |queue, doing| {
             let device = device.name.clone();
@@ -236,7 +240,7 @@ impl XdpPort {
         let mut pairs = Vec::new();
         for (queue, bound) in (0..).zip(bound) {
             let socket = bound.socket.clone();
-            let (rx, tx) = halves(bound, umem, config.rings, &settings, redirect.clone())
+            let (rx, tx) = halves(bound, umem, config.rings, &settings, queue, redirect.clone())
                 .map_err(failed(queue, "map the rings"))?;
             redirect.claim(queue, socket.as_fd()).map_err(failed(queue, "put the socket into the program's map"))?;
             pairs.push(QueuePair { port: config.port, rx: Box::new(rx), tx: Box::new(tx) });
@@ -288,9 +292,19 @@ impl BindPlan {
         Self { copy, fragments: config.fragments, no_zero_copy, no_fragments: None, may_fall_back }
     }
 
-    fn bind(&mut self, config: &XdpConfig, umem: &Umem, device: &Device, queue: u32) -> Result<Bound, XdpError> {
+    fn bind(
+        &mut self,
+        config: &XdpConfig,
+        umem: &Umem,
+        device: &Device,
+        sockets: &mut Vec<XskSocket>,
+        queue: u32,
+    ) -> Result<Bound, XdpError> {
         loop {
-            let error = match umem.bind(device.ifindex, queue, config.rings, self.copy, self.fragments) {
+            let fresh = sockets.pop().ok_or_else(|| io::Error::other("the sockets that were opened are used up"));
+            let bound = fresh
+                .and_then(|socket| umem.bind(socket, device.ifindex, queue, config.rings, self.copy, self.fragments));
+            let error = match bound {
                 Ok(bound) => {
                     self.may_fall_back = false;
                     return Ok(bound);

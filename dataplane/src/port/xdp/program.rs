@@ -130,13 +130,12 @@ fn hint(error: &io::Error) -> &'static str {
 /// A redirect program on a device, with its map. Dropping it takes the program off.
 #[derive(Debug)]
 pub struct Redirect {
-    map: OwnedFd,
-    _program: OwnedFd,
-    _link: OwnedFd,
-    mode: XdpMode,
-    fallback: Option<String>,
-    fragments: bool,
-    replaced: Option<u32>,
+    pub(super) map: OwnedFd,
+    pub(super) link: OwnedFd,
+    pub(super) mode: XdpMode,
+    pub(super) fallback: Option<String>,
+    pub(super) fragments: bool,
+    pub(super) replaced: Option<u32>,
 }
 
 impl Redirect {
@@ -182,7 +181,8 @@ impl Redirect {
                 }
             }
         };
-        Ok(Self { map, _program: program, _link: link, mode, fallback, fragments, replaced })
+        // The link keeps the program, and the program its map.
+        Ok(Self { map, link, mode, fallback, fragments, replaced })
     }
 
     /// Sends the frames of `queue` to `socket`, which must be bound to that queue of the device.

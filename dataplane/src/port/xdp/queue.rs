@@ -2,8 +2,8 @@
 //! completion ring), each of which may live on its own thread.
 //!
 //! **Ownership of buffers.** A buffer that is given to the kernel has its bit in the half's [`FrameSet`] and no `Frame`. It comes
-//! back through the receive or completion ring, or when the socket is closed: the kernel lets go of the memory only then,
-//! so the half that closes last hands back what both had.
+//! back through the receive or completion ring, or when the queue is closed: taken out of the program's map, a grace period
+//! waited for, the socket closed. Only then the kernel has let go, so the half that closes last hands back what both had.
 //!
 //! **Errors of kicks** (measured on Linux 6.18): EAGAIN is "budget used up" as well as "no room", EBUSY and ENOBUFS are "no
 //! room": descriptors stay where they are. ENETDOWN is a link that is down and may return. ENXIO is a device that is gone.
@@ -15,8 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::frame_set::FrameSet;
+use super::program::Redirect;
 use super::rings::{ConsumerRing, ProducerRing};
-use super::sys::{FRAGMENTS_MAX, RingKind, XskSocket};
+use super::sys::{self, FRAGMENTS_MAX, RingKind, XskSocket};
 use super::umem::{Bound, CopyMode, Geometry, RingSizes, Umem};
 use crate::arena::{Frame, HEADER_WINDOW, MAX_FRAME, Pool, RawFrame};
 use crate::batch::Batch;
@@ -45,12 +46,13 @@ pub(super) struct QueueSettings {
     pub busy_poll: bool,
 }
 
-/// What the two halves share; the guard keeps the program on the device while either lives.
-struct Pair<G> {
+/// What the two halves share. It keeps the program on the device while either lives.
+struct Pair {
     umem: Arc<Umem>,
     copy: CopyMode,
+    redirect: Arc<Redirect>,
+    queue: u32,
     leaving: Mutex<Leaving>,
-    _guard: G,
 }
 
 struct Leaving {
@@ -58,7 +60,7 @@ struct Leaving {
     buffers: Vec<u32>,
 }
 
-impl<G> Pair<G> {
+impl Pair {
     /// Called by each half when it closes, its rings already unmapped. The last closes the socket and gives all buffers
     /// of both to its pool.
     fn leave(&self, socket: Arc<XskSocket>, mut held: FrameSet, pool: &mut Pool) {
@@ -68,12 +70,15 @@ impl<G> Pair<G> {
         if leaving.halves > 0 {
             return;
         }
+        // Closing the descriptor is not enough: a child that is between fork and exec may hold a copy of it for a moment.
+        let _ = self.redirect.release(self.queue); // an error means that a removed device took it out already
+        sys::wait_for_kernel_readers();
         self.umem.close(socket);
         if self.copy == CopyMode::ZeroCopy {
             std::thread::sleep(ZERO_COPY_SETTLE);
         }
         for buffer in leaving.buffers.drain(..) {
-            // SAFETY: the bit in the half's set said that the kernel had the buffer, nobody else; the socket and its rings
+            // SAFETY: the bit in the half's set said that the kernel had the buffer, nobody else; the socket its rings and its map entry
             // are gone, so the kernel has let go.
             unsafe { pool.put_raw(buffer) };
         }
@@ -81,8 +86,8 @@ impl<G> Pair<G> {
 }
 
 /// The receiving half.
-pub(super) struct Receive<G> {
-    pair: Arc<Pair<G>>,
+pub(super) struct Receive {
+    pair: Arc<Pair>,
     open: Option<ReceiveRings>,
     geometry: Geometry,
     stride: u64,
@@ -102,8 +107,8 @@ struct ReceiveRings {
 }
 
 /// The transmitting half.
-pub(super) struct Transmit<G> {
-    pair: Arc<Pair<G>>,
+pub(super) struct Transmit {
+    pair: Arc<Pair>,
     open: Option<TransmitRings>,
     geometry: Geometry,
     frame_max: Arc<AtomicU32>,
@@ -123,13 +128,14 @@ struct TransmitRings {
 }
 
 /// Maps the rings of a bound socket and makes the two halves.
-pub(super) fn halves<G>(
+pub(super) fn halves(
     bound: Bound,
     umem: &Arc<Umem>,
     rings: RingSizes,
     settings: &QueueSettings,
-    guard: G,
-) -> io::Result<(Receive<G>, Transmit<G>)> {
+    queue: u32,
+    redirect: Arc<Redirect>,
+) -> io::Result<(Receive, Transmit)> {
     let Bound { socket, .. } = bound;
     let count = umem.arena().count();
     let receive = ReceiveRings {
@@ -148,8 +154,9 @@ pub(super) fn halves<G>(
     let pair = Arc::new(Pair {
         umem: umem.clone(),
         copy: settings.copy,
+        redirect,
+        queue,
         leaving: Mutex::new(Leaving { halves: 2, buffers: Vec::new() }),
-        _guard: guard,
     });
     let receive = Receive {
         pair: pair.clone(),
@@ -256,7 +263,7 @@ impl ReceiveRings {
     }
 }
 
-impl<G> Receive<G> {
+impl Receive {
     fn lost(&self) -> Option<PortError> {
         self.lost.clone().map(PortError::Lost)
     }
@@ -272,7 +279,7 @@ impl<G> Receive<G> {
     }
 }
 
-impl<G: Send + Sync> RxQueue for Receive<G> {
+impl RxQueue for Receive {
     fn receive(&mut self, batch: &mut Batch, max: usize, pool: &mut Pool) -> Result<usize, PortError> {
         let Some(open) = &mut self.open else { return Err(PortError::Lost("the queue is closed".into())) };
         let limit = max.min(batch.room());
@@ -378,7 +385,7 @@ impl TransmitRings {
     }
 }
 
-impl<G> Transmit<G> {
+impl Transmit {
     /// Kicks until the ring is empty, or the kernel takes no more, or the calls that the ring's size allows are used up.
     fn send_pending(&mut self, pool: &mut Pool) {
         let Some(open) = &mut self.open else { return };
@@ -445,7 +452,7 @@ impl Limits {
     }
 }
 
-impl<G: Send + Sync> TxQueue for Transmit<G> {
+impl TxQueue for Transmit {
     fn transmit(
         &mut self,
         frames: &mut Vec<TxFrame>,

@@ -392,6 +392,18 @@ pub fn raise_memlock_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
+/// Waits until every XDP program run that was under way has ended, so that what was taken out of a map before is used no
+/// more. Some 10 ms; for the control path.
+pub(super) fn wait_for_kernel_readers() {
+    /// `MEMBARRIER_CMD_GLOBAL` (`linux/membarrier.h`): an RCU grace period, which XDP runs are readers of.
+    const GLOBAL: c_int = 1;
+    // SAFETY: membarrier(2) takes no pointers.
+    if unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) } != 0 {
+        // Kernels with nohz_full refuse it. A run lasts microseconds; this is many times more.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

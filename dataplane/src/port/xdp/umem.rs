@@ -150,16 +150,16 @@ impl Umem {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a socket on a queue, in exactly this mode. Retries for a second while the queue is busy.
+    /// Puts a new socket on a queue, in exactly this mode. Retries for a second while the queue is busy.
     pub(super) fn bind(
         &self,
+        socket: XskSocket,
         ifindex: u32,
         queue: u32,
         rings: RingSizes,
         copy: CopyMode,
         fragments: Fragments,
     ) -> io::Result<Bound> {
-        let socket = XskSocket::open()?;
         socket.set_ring_size(RingKind::Fill, rings.fill)?;
         socket.set_ring_size(RingKind::Completion, rings.completion)?;
         socket.set_ring_size(RingKind::Receive, rings.receive)?;

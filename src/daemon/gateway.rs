@@ -1,0 +1,346 @@
+//! The running gateway as the control socket, metrics and signals see it.
+
+#![forbid(unsafe_code)]
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use ferrule_config::gateway::{self, Gateway as Config};
+use ferrule_dataplane::clock;
+use ferrule_dataplane::counters::Balance;
+use ferrule_dataplane::fib::table::RouteView;
+use ferrule_dataplane::fib::{AdjacencyKind, Prefix, RouteKind, RouteOrigin, RoutingTable};
+use ferrule_dataplane::packet::PortId;
+
+use super::core::{Core, lock};
+use super::{start, supervise};
+use crate::control::{Gateway, RouteQuery};
+use crate::failure::Failure;
+use crate::log;
+use crate::snapshot::{
+    Finding, NamedCount, NeighborRow, NextHopRow, RouteRow, RouteTotals, Severity, Snapshot, WorkerView,
+};
+
+/// The control threads' handle on the gateway.
+pub struct Running(pub Arc<Core>);
+
+impl Running {
+    fn port_name(&self, port: PortId) -> String {
+        self.0.shared.ports.get(port).map_or_else(|| format!("port {}", port.0), |p| p.name.clone())
+    }
+
+    fn route_row(&self, routing: &RoutingTable, route: &RouteView) -> RouteRow {
+        let hop = |port: PortId, via: Option<IpAddr>, weight: u16| NextHopRow {
+            via,
+            port: self.port_name(port),
+            mac: via
+                .and_then(|v| routing.neighbors().find(|n| n.port == port && n.address == v))
+                .and_then(|n| n.mac.map(|m| m.to_string())),
+            weight: u32::from(weight),
+        };
+        let (kind, next_hops) = match &route.kind {
+            Some(RouteKind::Via(hops)) => ("forward", hops.iter().map(|h| hop(h.port, h.gateway, h.weight)).collect()),
+            Some(RouteKind::Connected { port }) => ("forward", vec![hop(*port, None, 1)]),
+            Some(RouteKind::Local { port }) => ("local", vec![hop(*port, None, 1)]),
+            Some(RouteKind::Broadcast) => ("broadcast", vec![]),
+            Some(RouteKind::Blackhole) => ("blackhole", vec![]),
+            Some(RouteKind::Unreachable) => ("unreachable", vec![]),
+            Some(RouteKind::Prohibit) => ("prohibit", vec![]),
+            Some(RouteKind::HostVia) => ("host", vec![]),
+            None => (kind_name(route.adjacency_kind), vec![]),
+        };
+        let source = match route.origin {
+            RouteOrigin::BuiltIn => "built-in",
+            RouteOrigin::Neighbor => "neighbor",
+            RouteOrigin::Explicit if self.0.is_standalone() => "static",
+            RouteOrigin::Explicit => "kernel",
+        };
+        let metric = (self.0.is_standalone() && route.origin == RouteOrigin::Explicit).then_some(route.metric);
+        RouteRow {
+            prefix: route.prefix.to_string(),
+            kind: kind.to_owned(),
+            next_hops,
+            source: source.to_owned(),
+            metric,
+        }
+    }
+}
+
+fn kind_name(kind: AdjacencyKind) -> &'static str {
+    match kind {
+        AdjacencyKind::Martian => "martian",
+        AdjacencyKind::Multicast => "multicast",
+        AdjacencyKind::LinkLocal => "link-local",
+        AdjacencyKind::Broadcast => "broadcast",
+        AdjacencyKind::Local => "local",
+        _ => "forward",
+    }
+}
+
+impl Gateway for Running {
+    fn snapshot(&self) -> Snapshot {
+        let core = &*self.0;
+        let views: Vec<WorkerView<'_>> = core
+            .workers
+            .iter()
+            .enumerate()
+            .map(|(i, w)| WorkerView {
+                worker: i as u32,
+                core: w.core.map(|c| c as u32),
+                counters: &w.counters,
+                stuck: core.alarms.get().is_some_and(|a| a.is_stuck(i)),
+            })
+            .collect();
+        let host = WorkerView { worker: u32::MAX, core: None, counters: &core.host_counters, stuck: false };
+        let all: Vec<WorkerView<'_>> = views.into_iter().chain([host]).collect();
+        let mut snapshot = Snapshot::read(&core.shared.ports, &all, &[]);
+        // The host I/O thread counts as a worker does, and is none.
+        snapshot.workers.pop();
+        let counters = core.workers.iter().map(|w| &*w.counters).chain([&*core.host_counters]);
+        snapshot.balance = Balance::of(counters).into();
+        let in_force = lock(&core.in_force);
+        let engine = &in_force.config.engine;
+        let daemon = &mut snapshot.daemon;
+        daemon.version = env!("CARGO_PKG_VERSION").to_owned();
+        daemon.pid = std::process::id();
+        daemon.config = in_force.path.display().to_string();
+        daemon.state = if core.stop.load(Relaxed) { "draining" } else { "running" }.to_owned();
+        daemon.uptime_s = core.started.elapsed().as_secs_f64();
+        daemon.cycles_per_second = clock::cycles_per_second();
+        daemon.poll = match engine.poll.value {
+            gateway::Poll::Busy => "busy".to_owned(),
+            gateway::Poll::Adaptive => "adaptive".to_owned(),
+            gateway::Poll::Interrupt { hz: None } => "interrupt".to_owned(),
+            gateway::Poll::Interrupt { hz: Some(hz) } => format!("interrupt, {hz} Hz"),
+        };
+        daemon.dispatch = if engine.dispatch == gateway::Dispatch::Direct { "direct" } else { "queued" }.to_owned();
+        daemon.fastforward = engine.fastforward;
+        daemon.last_error = in_force.last_error.clone();
+        daemon.confirm_left_s = in_force
+            .unconfirmed
+            .as_ref()
+            .map(|(_, _, until)| until.saturating_duration_since(Instant::now()).as_secs_f64());
+        drop(in_force);
+        let statuses = lock(&core.ports);
+        for ((row, plan), status) in snapshot.ports.iter_mut().zip(&core.plans).zip(&*statuses) {
+            let carrier = statuses.get(usize::from(plan.physical.0)).unwrap_or(status);
+            row.device = carrier.nic.clone();
+            (row.driver, row.mode, row.why) = (carrier.driver.clone(), carrier.mode.clone(), carrier.why.clone());
+            row.queues = carrier.queues as u32;
+            row.reattached = carrier.reattached;
+            if !carrier.attached {
+                row.state = "absent".to_owned();
+            }
+            row.host_interface = lock(&core.host).interface(plan.id).map(|i| i.name().to_owned());
+        }
+        drop(statuses);
+        let routing = lock(&core.routing);
+        let counts = routing.counts();
+        snapshot.routes = RouteTotals {
+            ipv4: counts.routes_v4 as u64,
+            ipv6: counts.routes_v6 as u64,
+            adjacencies: counts.adjacencies as u64,
+            memory_bytes: routing.memory().total() as u64,
+        };
+        let resolved = routing.neighbors().filter(|n| n.mac.is_some()).count();
+        snapshot.neighbors = vec![
+            NamedCount::new("resolved", resolved as u64),
+            NamedCount::new("unresolved", (counts.neighbors - resolved) as u64),
+        ];
+        drop(routing);
+        snapshot.events = events(core);
+        snapshot
+    }
+
+    fn routes(&self, query: &RouteQuery) -> Vec<RouteRow> {
+        let routing = lock(&self.0.routing);
+        if let Some(address) = query.lookup {
+            return routing.route_to(address).iter().map(|r| self.route_row(&routing, r)).collect();
+        }
+        let wanted = |r: &RouteView| match (query.family, r.prefix) {
+            (Some(4), Prefix::V4 { .. }) | (Some(6), Prefix::V6 { .. }) | (None, _) => true,
+            _ => false,
+        };
+        let limit = query.limit.map_or(usize::MAX, |n| n as usize);
+        routing.routes().filter(|r| r.in_force && wanted(r)).take(limit).map(|r| self.route_row(&routing, &r)).collect()
+    }
+
+    fn neighbors(&self) -> Vec<NeighborRow> {
+        let routing = lock(&self.0.routing);
+        let row = |n: ferrule_dataplane::fib::table::NeighborView| NeighborRow {
+            address: n.address,
+            port: self.port_name(n.port),
+            mac: n.mac.map(|m| m.to_string()),
+            state: if n.mac.is_some() { "resolved" } else { "unresolved" }.to_owned(),
+            waiting: 0,
+        };
+        routing.neighbors().map(row).collect()
+    }
+
+    fn doctor(&self) -> Vec<Finding> {
+        let core = &*self.0;
+        let names: Vec<String> = lock(&core.ports).iter().map(|s| s.nic.clone()).filter(|n| !n.is_empty()).collect();
+        let cores: Vec<usize> = core.workers.iter().filter_map(|w| w.core).collect();
+        let mut findings = crate::doctor::host(&names, &cores);
+        if let Some(follower) = &*lock(&core.follower) {
+            for unsupported in follower.unsupported() {
+                findings.push(Finding {
+                    severity: Severity::Warning,
+                    subject: "kernel routing".to_owned(),
+                    text: unsupported.to_string(),
+                    mend: None,
+                });
+            }
+        }
+        for (plan, status) in core.plans.iter().zip(&*lock(&core.ports)).filter(|(p, _)| p.tag.is_none()) {
+            findings.push(Finding {
+                severity: if status.attached { Severity::Ok } else { Severity::Error },
+                subject: plan.name.clone(),
+                text: match &status.trouble {
+                    Some(trouble) if !status.attached => format!("not open: {trouble}"),
+                    _ => format!("{}, {}, {} queue(s): {}", status.driver, status.mode, status.queues, status.why),
+                },
+                mend: None,
+            });
+        }
+        findings
+    }
+
+    fn reload(&self, path: Option<&Path>) -> Result<String, Failure> {
+        put_in_force(&self.0, path, None)
+    }
+
+    fn apply(&self, path: &Path, confirm: Option<Duration>) -> Result<String, Failure> {
+        put_in_force(&self.0, Some(path), confirm)
+    }
+
+    fn confirm(&self) -> Result<String, Failure> {
+        match lock(&self.0.in_force).unconfirmed.take() {
+            Some(_) => Ok("confirmed".to_owned()),
+            None => Err(Failure::runtime("nothing waits for confirmation".to_owned())),
+        }
+    }
+
+    fn stop(&self) {
+        self.0.ask_to_stop();
+    }
+}
+
+fn events(core: &Core) -> Vec<NamedCount> {
+    let c = &core.counters;
+    let mut events: Vec<NamedCount> = [
+        ("reloads", &c.reloads),
+        ("reloads_refused", &c.reloads_refused),
+        ("routes_refused", &c.routes_refused),
+        ("ports_lost", &c.ports_lost),
+        ("ports_reattached", &c.ports_reattached),
+        ("neighbor_requests", &c.neighbor_requests),
+    ]
+    .map(|(name, n)| NamedCount::new(name, n.load(Relaxed)))
+    .into();
+    if let Some(follower) = &*lock(&core.follower) {
+        let k = follower.counters();
+        events.extend(
+            [
+                ("netlink_notifications", k.notifications),
+                ("netlink_overruns", k.overruns),
+                ("netlink_resyncs", k.resyncs),
+                ("netlink_events", k.events),
+                ("netlink_unreadable", k.unreadable),
+                ("neighbor_resolutions", k.resolutions),
+                ("neighbor_resolutions_refused", k.refused_resolutions),
+            ]
+            .map(|(name, n)| NamedCount::new(name, n)),
+        );
+    }
+    events
+}
+
+/// What a running gateway cannot change; the key is named.
+fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
+    let mut a = old.engine.clone();
+    let b = &new.engine;
+    (a.on_exit, a.watchdog) = (b.on_exit, b.watchdog);
+    let strip = |config: &Config| {
+        let mut ports = config.ports.clone();
+        for port in &mut ports {
+            port.addresses.clear();
+            port.vlans.iter_mut().for_each(|v| v.addresses.clear());
+        }
+        ports
+    };
+    match () {
+        () if a != *b => Some("[gateway]"),
+        () if old.control != new.control => Some("[control]"),
+        () if old.host != new.host => Some("[host]"),
+        () if old.icmp != new.icmp => Some("[icmp]"),
+        () if old.limits != new.limits => Some("[limits]"),
+        () if strip(old) != strip(new) => Some("[[port]]"),
+        () => None,
+    }
+}
+
+/// Reads a file and puts it in force, or refuses it whole.
+fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> Result<String, Failure> {
+    let mut in_force = lock(&core.in_force);
+    let path = path.map_or_else(|| in_force.path.clone(), Path::to_owned);
+    let result = start::load(&path).and_then(|config| {
+        if let Some(part) = needs_restart(&in_force.config, &config) {
+            return Err(Failure::input(format!(
+                "{}: a change in {part} needs a restart; nothing was changed",
+                path.display()
+            )));
+        }
+        let mut routing = lock(&core.routing);
+        if core.is_standalone()
+            && let Err(failure) = supervise::install(core, &mut routing, &config)
+        {
+            // The table says no halfway: the old file's routes, which it had room for, come back.
+            supervise::install(core, &mut routing, &in_force.config)?;
+            return Err(failure);
+        }
+        Ok(config)
+    });
+    match result {
+        Ok(config) => {
+            core.counters.reloads.fetch_add(1, Relaxed);
+            let old = std::mem::replace(&mut in_force.config, config);
+            let old_path = std::mem::replace(&mut in_force.path, path.clone());
+            in_force.last_error = None;
+            let text = format!("{} is in force", path.display());
+            in_force.unconfirmed = confirm.map(|time| (Box::new(old), old_path, Instant::now() + time));
+            Ok(match confirm {
+                Some(time) => format!("{text}; taken back in {} s unless confirmed: ferrule confirm", time.as_secs()),
+                None => text,
+            })
+        }
+        Err(failure) => {
+            core.counters.reloads_refused.fetch_add(1, Relaxed);
+            in_force.last_error = Some(failure.to_string());
+            Err(failure)
+        }
+    }
+}
+
+/// Takes an applied configuration back whose time to be confirmed has passed.
+pub fn take_back_unconfirmed(core: &Core) {
+    let mut in_force = lock(&core.in_force);
+    let Some((config, path, _)) = in_force.unconfirmed.take_if(|(_, _, until)| Instant::now() >= *until) else {
+        return;
+    };
+    if core.is_standalone()
+        && let Err(failure) = supervise::install(core, &mut lock(&core.routing), &config)
+    {
+        log::error(format!("taking {} back: {failure}", in_force.path.display()));
+        return;
+    }
+    log::warning(format!(
+        "{} was not confirmed in time; {} is in force again",
+        in_force.path.display(),
+        path.display()
+    ));
+    (in_force.config, in_force.path) = (*config, path);
+}

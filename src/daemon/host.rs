@@ -1,0 +1,186 @@
+//! The host side of the ports: the kernel silenced on the NICs, and a TAP under each port's name.
+
+#![forbid(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use ferrule_config::gateway::{self, Gateway};
+use ferrule_dataplane::packet::PortId;
+use ferrule_dataplane::port::tapdev::{Carrier, TapFraming};
+
+use super::plan::PortPlan;
+use crate::failure::Failure;
+use crate::kernel::{HostInterface, KernelError, KernelFilter, OnExit, TakeoverOptions, release_all};
+use crate::log;
+
+/// Where records of what was changed are kept, to be put back.
+pub const STATE_DIRECTORY: &str = "/run/ferrule";
+
+/// All host interfaces and the kernel's silence.
+#[derive(Default)]
+pub struct HostPath {
+    /// By port number; None in standalone mode.
+    pub interfaces: Vec<Option<HostInterface>>,
+    /// Keeps the kernel silent; None where no port needs it.
+    pub filter: Option<KernelFilter>,
+    /// Where records are.
+    pub state_directory: PathBuf,
+}
+
+/// A kernel error as the program tells it: bad input where the user can mend it.
+pub fn failure(error: &KernelError) -> Failure {
+    match error {
+        KernelError::NoDevice { .. } | KernelError::NameTooLong { .. } | KernelError::Taken { .. } => {
+            Failure::input(error.to_string())
+        }
+        KernelError::Capability { .. } => Failure::input(error.to_string()),
+        _ => Failure::runtime(error.to_string()),
+    }
+}
+
+/// Options of a port's host interface.
+pub fn options(plan: &PortPlan, plans: &[PortPlan], state_directory: &std::path::Path) -> TakeoverOptions {
+    let framing = if plan.offload() { TapFraming::VirtioNetOffload } else { TapFraming::VirtioNet };
+    TakeoverOptions {
+        queues: 1,
+        framing,
+        state_directory: state_directory.to_owned(),
+        accept_router_advertisements: plan.accept_ra,
+        promiscuous: plans.iter().any(|p| p.physical == plan.id && p.tag.is_some()),
+        ..TakeoverOptions::default()
+    }
+}
+
+impl HostPath {
+    /// Takes the NICs of host mode over. Returns the TAPs' descriptors by port. Nothing stays changed on an error.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn take_over(&mut self, plans: &[PortPlan]) -> Result<Vec<(PortId, OwnedFd)>, Failure> {
+        let result = self.try_take_over(plans);
+        if result.is_err() {
+            let interfaces = std::mem::take(&mut self.interfaces).into_iter().flatten().collect();
+            if let Some(filter) = &mut self.filter
+                && let Err(error) = release_all(interfaces, OnExit::Kernel, filter)
+            {
+                log::error(format!("putting back what was changed: {error}"));
+            }
+        }
+        result
+    }
+
+    fn try_take_over(&mut self, plans: &[PortPlan]) -> Result<Vec<(PortId, OwnedFd)>, Failure> {
+        let mut filter = KernelFilter::open().map_err(|e| failure(&e))?;
+        let names = plans.iter().map(|p| host_name(p));
+        let ports = filter.set_ports(names);
+        self.filter = Some(filter);
+        ports.map_err(|e| failure(&e))?;
+        self.interfaces = plans.iter().map(|_| None).collect();
+        let mut taps = Vec::new();
+        for plan in plans {
+            let options = options(plan, plans, &self.state_directory);
+            let taken = match plan.tag {
+                None => {
+                    let Some(filter) = self.filter.as_mut() else { continue };
+                    HostInterface::take_over(host_name(plan), &options, filter)
+                }
+                Some(_) => {
+                    let at = usize::from(plan.physical.0);
+                    let Some(parent) = self.interfaces.get(at).and_then(Option::as_ref) else { continue };
+                    HostInterface::create_vlan(&plan.name, parent, u32::from(plan.mtu.unwrap_or(1500)), &options)
+                }
+            };
+            let mut taken = taken.map_err(|e| failure(&e))?;
+            for warning in &taken.warnings {
+                log::warning(format!("{}: {warning}", plan.name));
+            }
+            if taken.resumed {
+                log::notice(format!("{}: found as a process that was killed had left it", plan.name));
+            }
+            taps.extend(taken.interface.take_queues().into_iter().map(|fd| (plan.id, fd)));
+            if let Some(place) = self.interfaces.get_mut(usize::from(plan.id.0)) {
+                *place = Some(taken.interface);
+            }
+        }
+        Ok(taps)
+    }
+
+    /// Standalone mode: only keeps the kernel from receiving on these devices.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn silence(&mut self, devices: impl IntoIterator<Item = String>) -> Result<(), Failure> {
+        for device in devices {
+            if self.filter.is_none() {
+                self.filter = Some(KernelFilter::open().map_err(|e| failure(&e))?);
+            }
+            if let Some(filter) = &mut self.filter {
+                filter.silence(&device).map_err(|e| failure(&e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The host interface of a port.
+    pub fn interface(&self, port: PortId) -> Option<&HostInterface> {
+        self.interfaces.get(usize::from(port.0)).and_then(Option::as_ref)
+    }
+
+    /// The port whose TAP or NIC has this kernel index.
+    pub fn port_of_nic(&self, ifindex: u32) -> Option<PortId> {
+        let at = self
+            .interfaces
+            .iter()
+            .position(|i| i.as_ref().and_then(|i| i.nic()).is_some_and(|(_, index)| index == ifindex))?;
+        Some(PortId(at as u16))
+    }
+
+    /// Kernel indices of the TAPs with their ports.
+    pub fn indices(&self) -> Vec<(u32, PortId)> {
+        let places = self.interfaces.iter().enumerate();
+        places.filter_map(|(i, p)| Some((p.as_ref()?.ifindex(), PortId(i as u16)))).collect()
+    }
+
+    /// Shows a NIC's carrier on its TAP.
+    pub fn show_carrier(&self, port: PortId, on: bool) {
+        if let Some(interface) = self.interface(port)
+            && let Err(error) = interface.set_carrier(if on { Carrier::On } else { Carrier::Off })
+        {
+            log::warning(error.to_string());
+        }
+    }
+
+    /// Writes what the host interfaces have now into their records, for a restart after a kill.
+    pub fn refresh_records(&mut self) {
+        for interface in self.interfaces.iter_mut().flatten() {
+            if let Err(error) = interface.refresh_record() {
+                log::warning(format!("{}: {error}", interface.name()));
+            }
+        }
+    }
+
+    /// Leaves the box as `on_exit` says.
+    pub fn release(&mut self, on_exit: gateway::OnExit) {
+        let interfaces: Vec<_> = std::mem::take(&mut self.interfaces).into_iter().flatten().collect();
+        let on_exit = if on_exit == gateway::OnExit::Kernel { OnExit::Kernel } else { OnExit::Closed };
+        let Some(filter) = &mut self.filter else { return };
+        match release_all(interfaces, on_exit, filter) {
+            Ok(refused) => refused.iter().for_each(|text| log::warning(text)),
+            Err(error) => log::error(error.to_string()),
+        }
+    }
+}
+
+/// The name of a port's host interface: the device's own for a physical port, the VLAN's for a VLAN.
+pub fn host_name(plan: &PortPlan) -> &str {
+    match (&plan.device, plan.tag) {
+        (Some(device), None) => device,
+        _ => &plan.name,
+    }
+}
+
+/// Whether the file wants host mode.
+pub fn wanted(config: &Gateway) -> bool {
+    !config.is_standalone()
+}

@@ -1,0 +1,466 @@
+//! Start and end of the gateway.
+//!
+//! Nothing is touched before the whole file is checked; nothing passes before the last step: the kernel is silenced on the NICs first,
+//! the routes are read, and only then do workers get their queues (promise 8).
+
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ferrule_config::gateway::{self, Gateway as Config};
+use ferrule_config::{Color, Source};
+use ferrule_dataplane::arena::{Arena, DEFAULT_STRIDE, Pool};
+use ferrule_dataplane::counters::WorkerCounters;
+use ferrule_dataplane::fib::{RoutingTable, TableLimits};
+use ferrule_dataplane::host::{self as rings, PuntLimits};
+use ferrule_dataplane::host_io::{HostCommand, HostIo};
+use ferrule_dataplane::neighbor::NextHopKey;
+use ferrule_dataplane::packet::hash::HashSeed;
+use ferrule_dataplane::port::tap::TapQueue;
+use ferrule_dataplane::port::xdp::Umem;
+use ferrule_dataplane::port::xdp::device::Device;
+use ferrule_dataplane::ports::{MacAddress, PortTable};
+use ferrule_dataplane::quiesce::Domain;
+use ferrule_dataplane::stage::Shared;
+use ferrule_dataplane::wake::Waker;
+use ferrule_dataplane::worker::{Command, Mailbox, Parts, Rings, Worker};
+
+use super::attach;
+use super::core::{ControlCounters, Core, InForce, PortStatus, WorkerHandle, lock};
+use super::gateway::Running;
+use super::host::{HostPath, STATE_DIRECTORY, wanted};
+use super::plan::{self, PortPlan};
+use super::{sink, supervise};
+use crate::control::access::{Accounts, Policy};
+use crate::control::server::{Listener, Options as SocketOptions};
+use crate::failure::Failure;
+use crate::kernel::{Follower, MonitorOptions};
+use crate::metrics::server::MetricsListener;
+use crate::signals::{self, Notifier, SignalThread, Wish};
+use crate::watchdog::{Beat, Watchdog};
+use crate::{control, log};
+
+/// Packets in the rings between threads.
+const RING: usize = 4096;
+
+/// What `ferrule run` was asked for.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// The configuration.
+    pub config: PathBuf,
+    /// The control socket, where it is not the file's.
+    pub socket: Option<PathBuf>,
+    /// Where records are kept.
+    pub state_directory: PathBuf,
+}
+
+impl RunOptions {
+    /// With the usual state directory.
+    pub fn new(config: impl Into<PathBuf>) -> RunOptions {
+        RunOptions { config: config.into(), socket: None, state_directory: STATE_DIRECTORY.into() }
+    }
+}
+
+/// Reads and checks a configuration; notes go to the log.
+///
+/// # Errors
+/// [`Failure::Input`] with every diagnostic.
+pub fn load(path: &Path) -> Result<Config, Failure> {
+    let bytes = std::fs::read(path).map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let name = path.display().to_string();
+    let source = Source::new(&name, &text);
+    match gateway::parse_bytes(&bytes) {
+        Ok(config) => {
+            for note in config.notes() {
+                log::info(note.render(&source, Color::No).trim_end());
+            }
+            Ok(config)
+        }
+        Err(diagnostics) => {
+            Err(Failure::input(ferrule_config::render_all(&diagnostics, &source, Color::No).trim_end().to_owned()))
+        }
+    }
+}
+
+/// Runs the gateway until it is asked to end.
+///
+/// # Errors
+/// Why it could not start; whatever was changed by then is put back.
+pub fn run(options: &RunOptions) -> Result<(), Failure> {
+    let config = load(&options.config)?;
+    let plans = plan::ports(&config);
+    check_devices(&plans, &config)?;
+    let policy = policy(&config)?;
+    let socket = options.socket.clone().unwrap_or_else(|| config.control.socket.value.clone());
+    let listener = Listener::bind(SocketOptions::new(socket, policy))?;
+    let metrics = config.control.metrics.as_ref().map(|a| MetricsListener::bind(a.value)).transpose()?;
+    let caught = signals::catch()?;
+
+    let mut host = HostPath { state_directory: options.state_directory.clone(), ..HostPath::default() };
+    let taps = if wanted(&config) {
+        host.take_over(&plans)?
+    } else {
+        host.silence(plans.iter().filter(|p| p.tag.is_none()).filter_map(|p| p.device.clone()))?;
+        Vec::new()
+    };
+    let on_exit = config.engine.on_exit.value;
+    match assemble(config, plans, host, options) {
+        Ok(mut assembled) => {
+            let core = assembled.core.clone();
+            for (port, fd) in taps {
+                if let Some(io) = &core.host_io {
+                    let _ = io.send(HostCommand::Attach(port, TapQueue::new(fd)));
+                }
+            }
+            let result = open_and_serve(&mut assembled, listener, metrics, caught);
+            end(assembled, on_exit);
+            result
+        }
+        Err((failure, mut host)) => {
+            // A start that failed leaves the box as it was found, whatever on_exit says: nothing had passed yet.
+            host.release(gateway::OnExit::Kernel);
+            Err(failure)
+        }
+    }
+}
+
+/// Who may use the control socket.
+fn policy(config: &Config) -> Result<Policy, Failure> {
+    let accounts = Accounts::default();
+    let gid = |group: &Option<ferrule_config::Located<String>>| match group {
+        None => Ok(None),
+        Some(name) => match accounts.gid(&name.value) {
+            Some(gid) => Ok(Some(gid)),
+            None => Err(Failure::input(format!("[control]: there is no group {}", name.value))),
+        },
+    };
+    let own_uid = rustix::process::geteuid().as_raw();
+    Ok(Policy {
+        own_uid,
+        write_gid: gid(&config.control.write_group)?,
+        read_gid: gid(&config.control.read_group)?,
+        accounts,
+    })
+}
+
+/// Says at once which devices there are when one is missing.
+fn check_devices(plans: &[PortPlan], config: &Config) -> Result<(), Failure> {
+    let there = supervise::interfaces();
+    for plan in plans.iter().filter(|p| p.tag.is_none()) {
+        let Some(device) = &plan.device else { continue };
+        let taken_over = wanted(config) && there.contains(&format!("{device}.phy"));
+        if !there.contains(device) && !taken_over && !matches!(plan.driver, gateway::Driver::Tap { .. }) {
+            return Err(Failure::input(format!(
+                "port {}: there is no device {device} here; there are: {}",
+                plan.name,
+                there.join(", ")
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The gateway with its threads.
+struct Assembled {
+    core: Arc<Core>,
+    threads: Vec<JoinHandle<()>>,
+    host_thread: Option<JoinHandle<()>>,
+    requests: Vec<rtrb::Consumer<NextHopKey>>,
+    follower: Option<Follower>,
+}
+
+/// How many workers: what the file says, else as many as the port with the most queues has, within the processors.
+fn worker_count(config: &Config, plans: &[PortPlan], host: &HostPath) -> usize {
+    if let Some(n) = config.workers() {
+        return usize::from(n);
+    }
+    let queues = plans.iter().filter(|p| p.tag.is_none()).map(|p| {
+        let asked = p.queues.map(u32::from);
+        let device = nic_name(p, host).and_then(|nic| Device::by_name(&nic).ok()).map(|d| d.receive_queues);
+        asked.or(device).unwrap_or(1)
+    });
+    (queues.max().unwrap_or(1) as usize).clamp(1, plan::processors())
+}
+
+/// The device to open for a port, under its present name.
+pub fn nic_name(plan: &PortPlan, host: &HostPath) -> Option<String> {
+    let device = plan.device.clone()?;
+    Some(host.interface(plan.id).and_then(|i| i.nic()).map_or(device, |(name, _)| name.to_owned()))
+}
+
+#[allow(clippy::result_large_err)]
+fn assemble(
+    config: Config,
+    plans: Vec<PortPlan>,
+    host: HostPath,
+    options: &RunOptions,
+) -> Result<Assembled, (Failure, HostPath)> {
+    let standalone = config.is_standalone();
+    let workers = worker_count(&config, &plans, &host);
+    let made = (|| {
+        let arena = Arena::new(config.engine.buffers.value, DEFAULT_STRIDE, plan::huge_pages(&config))
+            .map_err(|e| Failure::runtime(format!("packet memory: {e}")))?;
+        let pools = Pool::split(&arena, workers + 1);
+        let umem = Umem::new(arena).map_err(|e| Failure::runtime(format!("packet memory: {e}")))?;
+        let waker = || Waker::new().map(Arc::new).map_err(|e| Failure::runtime(format!("eventfd: {e}")));
+        let bells = (0..workers).map(|_| waker()).collect::<Result<Vec<_>, _>>()?;
+        Ok((pools, umem, bells, waker()?, waker()?))
+    })();
+    let (mut pools, umem, bells, host_bell, control_bell) = match made {
+        Ok(made) => made,
+        Err(failure) => return Err((failure, host)),
+    };
+    let domain = Domain::new(workers);
+    let mut limits = TableLimits::default();
+    if let Some(n) = config.limits.adjacencies {
+        limits.adjacencies = n.value as usize;
+    }
+    let routing = RoutingTable::new(&domain, limits);
+    let ports = PortTable::new(plan::table(&plans, !standalone));
+    for plan in &plans {
+        let physical = plans.get(usize::from(plan.physical.0)).unwrap_or(plan);
+        if let (Some(nic), Some(port)) = (nic_name(physical, &host), ports.get(plan.id))
+            && let Ok(device) = Device::by_name(&nic)
+        {
+            if plan.mac.is_none() {
+                port.set_mac(MacAddress(supervise::mac_of(&nic).unwrap_or_default()));
+            }
+            port.set_mtu(plan.mtu.map_or(device.mtu, u32::from));
+        }
+    }
+    let shared = Arc::new(Shared { fib: routing.fib(), ports, seed: HashSeed::random() });
+    let rate = config.host.punt_rate;
+    let punt = Arc::new(PuntLimits::new([rate.neighbor, rate.routing, rate.dhcp, rate.other]));
+    let host_counters = Arc::new(WorkerCounters::new(plans.len(), 0));
+    let mut mesh = Rings::mesh(workers, RING, &bells);
+    let cores = plan::cores(&config, workers);
+    let (mut handles, mut ends, mut requests, mut ready) = (vec![], vec![], vec![], vec![]);
+    let host_pool = pools.pop();
+    for (id, (pool, bell)) in pools.into_iter().zip(&bells).enumerate() {
+        let Some(place) = domain.register() else { continue };
+        let mailbox = Arc::new(Mailbox::new(bell.clone()));
+        let counters = Arc::new(WorkerCounters::new(plans.len(), 0));
+        let link = (!standalone).then(|| {
+            let (link, end) = rings::link(RING, host_bell.clone(), bell.clone(), punt.clone());
+            ends.push(end);
+            link
+        });
+        let (asks, asked) = rtrb::RingBuffer::new(256);
+        requests.push(asked);
+        let parts = Parts {
+            options: plan::worker(&config, id, workers),
+            shared: shared.clone(),
+            counters: counters.clone(),
+            pool,
+            quiesce: place,
+            stages: Vec::new(),
+            host: link,
+            rings: std::mem::take(&mut mesh[id]),
+            requests: asks,
+            control: control_bell.clone(),
+            mailbox: mailbox.clone(),
+        };
+        let core = cores.get(id).copied().flatten();
+        ready.push((parts, core));
+        handles.push(WorkerHandle { core, counters, mailbox });
+    }
+    let mut host_thread = None;
+    let mut host_io = None;
+    if let (false, Some(pool)) = (standalone, host_pool) {
+        let (io, control) = HostIo::new(ends, pool, shared.clone(), host_counters.clone(), host_bell);
+        host_thread = spawn("host", move || io.run());
+        host_io = Some(control);
+    }
+    let threads = ready.into_iter().enumerate().filter_map(|(id, (parts, core))| {
+        spawn(&format!("worker-{id}"), move || {
+            if let Some(core) = core
+                && !core_affinity::set_for_current(core_affinity::CoreId { id: core })
+            {
+                log::warning(format!("worker {id} cannot be pinned to core {core}; it runs where the scheduler likes"));
+            }
+            Worker::new(parts).run();
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    let statuses = plans.iter().map(|_| PortStatus { admin_up: true, ..PortStatus::default() }).collect();
+    let in_force = InForce { path: options.config.clone(), config, last_error: None, unconfirmed: None };
+    let core = Core {
+        in_force: Mutex::new(in_force),
+        shared,
+        routing: Mutex::new(routing),
+        workers: handles,
+        host_counters,
+        host_io,
+        host: Mutex::new(host),
+        follower: Mutex::new(None),
+        plans,
+        ports: Mutex::new(statuses),
+        umem,
+        bell: control_bell,
+        stop: AtomicBool::new(false),
+        counters: ControlCounters::default(),
+        alarms: OnceLock::new(),
+        kept: Mutex::default(),
+        started: Instant::now(),
+    };
+    Ok(Assembled { core: Arc::new(core), threads, host_thread, requests, follower: None })
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+    match std::thread::Builder::new().name(name.to_owned()).spawn(body) {
+        Ok(thread) => Some(thread),
+        Err(error) => {
+            log::error(format!("starting thread {name}: {error}"));
+            None
+        }
+    }
+}
+
+/// Opens the ports, follows the kernel, and serves until the end is asked for.
+fn open_and_serve(
+    assembled: &mut Assembled,
+    listener: Listener,
+    metrics: Option<MetricsListener>,
+    caught: signals::Signals,
+) -> Result<(), Failure> {
+    let core = assembled.core.clone();
+    if assembled.threads.len() != core.workers.len() {
+        return Err(Failure::runtime("not every worker could be started".to_owned()));
+    }
+    for plan in core.plans.iter().filter(|p| p.tag.is_none()) {
+        open_port(&core, plan)?;
+    }
+    if core.is_standalone() {
+        supervise::install_static(&core)?;
+    } else {
+        let indices = lock(&core.host).indices();
+        let sink = Box::new(sink::sink(core.clone()));
+        let follower =
+            Follower::start(MonitorOptions::default(), indices, sink).map_err(|e| super::host::failure(&e))?;
+        *lock(&core.follower) = Some(follower.handle());
+        assembled.follower = Some(follower);
+    }
+    let running: Arc<dyn control::Gateway> = Arc::new(Running(core.clone()));
+    let _server = listener.serve(running.clone())?;
+    let _metrics = metrics.map(|m| m.serve(running.clone())).transpose()?;
+    let signal_gateway = running.clone();
+    let _signals = SignalThread::start(caught, move |wish| obey(&*signal_gateway, wish))?;
+    let watched = core.clone();
+    let limit = lock(&core.in_force).config.engine.watchdog;
+    let _watchdog = limit.map(|limit| Watchdog::start(limit, move || beats(&watched), |_| ())).transpose()?;
+    if let Some(watchdog) = &_watchdog {
+        let _ = core.alarms.set(watchdog.alarms().clone());
+    }
+    Notifier.ready("forwarding");
+    log::notice(format!("forwarding with {} worker(s)", core.workers.len()));
+    supervise::run(&core, &mut assembled.requests);
+    Notifier.stopping();
+    Ok(())
+}
+
+fn beats(core: &Core) -> Vec<Beat> {
+    // A sleeping worker wakes ten times a second, so a heart that stands still is never sleep.
+    core.workers.iter().map(|w| Beat { count: w.counters.heartbeat.get(), asleep: false }).collect()
+}
+
+fn obey(gateway: &dyn control::Gateway, wish: Wish) {
+    match wish {
+        Wish::Stop => gateway.stop(),
+        Wish::Reload => match gateway.reload(None) {
+            Ok(text) => log::notice(text),
+            Err(failure) => log::error(format!("reload refused, the old configuration stays in force:\n{failure}")),
+        },
+        Wish::Dump => {
+            let style = crate::show::Style { human: false, colour: false };
+            log::notice(crate::show::stats(&gateway.snapshot(), style));
+        }
+        Wish::StopNow => std::process::exit(1),
+    }
+}
+
+/// Opens a port's queues and shares them out among the workers.
+///
+/// # Errors
+/// What the driver says.
+pub fn open_port(core: &Core, plan: &PortPlan) -> Result<(), Failure> {
+    let (nic, silenced) = {
+        let host = lock(&core.host);
+        (nic_name(plan, &host).unwrap_or_default(), host.filter.is_some())
+    };
+    let Some(port) = core.shared.ports.get(plan.id) else { return Ok(()) };
+    let workers = core.workers.len();
+    let request = attach::Request {
+        port: plan.id,
+        nic: &nic,
+        driver: &plan.driver,
+        workers,
+        queues: plan.queues,
+        mtu: port.mtu(),
+        promiscuous: core.plans.iter().any(|p| p.physical == plan.id && p.tag.is_some()),
+        silenced,
+    };
+    let opened = attach::open(&request, &core.umem)?;
+    let queues = opened.pairs.len();
+    log::notice(format!(
+        "{}: {nic} with {}, {}, {queues} queue(s): {}",
+        plan.name, opened.driver, opened.mode, opened.why
+    ));
+    for (i, pair) in opened.pairs.into_iter().enumerate() {
+        let Some(worker) = core.workers.get(i % workers) else { continue };
+        if worker.mailbox.send(Command::Attach(pair)).is_err() {
+            return Err(Failure::runtime(format!("worker {} does not read its mailbox", i % workers)));
+        }
+    }
+    for (i, worker) in core.workers.iter().enumerate().skip(queues) {
+        log::info(format!("{}: worker {i} sends through worker {}, which has a queue", plan.name, i % queues.max(1)));
+        let _ = worker.mailbox.send(Command::Relay(plan.id, i % queues.max(1)));
+    }
+    {
+        let mut ports = lock(&core.ports);
+        if let Some(status) = ports.get_mut(usize::from(plan.id.0)) {
+            status.nic = nic.clone();
+            (status.driver, status.mode, status.why) = (opened.driver.to_owned(), opened.mode, opened.why);
+            (status.queues, status.attached) = (queues, true);
+            status.carrier = supervise::carrier_of(&nic);
+            status.trouble = None;
+        }
+    }
+    lock(&core.kept).insert(plan.id, opened.keep);
+    let mut routing = lock(&core.routing);
+    core.refresh_port(&mut routing, plan.id).map_err(|e| Failure::runtime(format!("routing table: {e}")))
+}
+
+/// Takes the gateway apart: workers drain, threads end, the box is left as `on_exit` says.
+fn end(assembled: Assembled, on_exit: gateway::OnExit) {
+    let Assembled { core, threads, host_thread, follower, .. } = assembled;
+    drop(follower);
+    for worker in &core.workers {
+        let _ = worker.mailbox.send(Command::Stop);
+    }
+    let until = Instant::now() + Duration::from_secs(5);
+    for (id, thread) in threads.into_iter().enumerate() {
+        while !thread.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if !thread.is_finished() {
+            log::error(format!("worker {id} does not end; leaving it"));
+        } else if thread.join().is_err() {
+            log::error(format!("worker {id} had panicked"));
+        }
+    }
+    if let (Some(io), Some(thread)) = (&core.host_io, host_thread) {
+        let _ = io.send(HostCommand::Stop);
+        let _ = thread.join();
+    }
+    lock(&core.kept).clear();
+    lock(&core.host).release(on_exit);
+    log::notice(match on_exit {
+        gateway::OnExit::Closed => "ended: nothing passes until ferrule runs again",
+        gateway::OnExit::Kernel => "ended: the kernel has its devices back",
+    });
+}
