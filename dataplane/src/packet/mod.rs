@@ -11,6 +11,7 @@ pub mod ether;
 pub mod hash;
 pub mod parse;
 pub mod partial;
+pub mod plain;
 pub mod sctp;
 
 use crate::arena::Frame;
@@ -148,6 +149,12 @@ impl Offload {
     pub const NONE: Offload =
         Offload { csum_start: 0, csum_offset: 0, gso_size: 0, gso_kind: GsoKind::None, gso_ecn: false };
 
+    /// Whether nothing is left to the device.
+    #[inline(always)]
+    pub fn is_none(&self) -> bool {
+        self.csum_start == 0 && self.gso_size == 0
+    }
+
     /// Whether the checksum is still to be completed.
     pub fn is_partial(&self) -> bool {
         self.csum_start != 0
@@ -220,6 +227,12 @@ impl Packet {
     #[inline(always)]
     pub fn verdict(&self) -> Verdict {
         Verdict::decode(self.verdict)
+    }
+
+    /// Whether it is one segment that leaves nothing to the device, with no flag set: as most packets come in.
+    #[inline(always)]
+    pub fn is_bare(&self) -> bool {
+        self.offload.is_none() & (self.flags == Flags::EMPTY) & !self.frame.is_chain()
     }
 
     /// Whether the packet still goes on.

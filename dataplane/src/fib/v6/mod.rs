@@ -109,6 +109,16 @@ impl Fib6 {
         if is_pointer(entry) { self.word(entry as u32 as usize + ((dst >> 104) & 0xff) as usize) } else { entry }
     }
 
+    /// Asks the processor for the entry that a look-up of `dst` will load second: the root is small and stays in the cache.
+    #[inline(always)]
+    pub fn prefetch(&self, dst: u128) {
+        let entry = self.root[(dst >> 112) as usize].load(Ordering::Acquire);
+        if is_pointer(entry) {
+            let at = (entry as u32 as usize + ((dst >> 104) & 0xff) as usize) & ARENA_MASK;
+            crate::arena::prefetch(&self.words[at]);
+        }
+    }
+
     /// The rest of a look-up: none for prefixes up to /24, else one node for each byte at which routes fork; at most 13.
     #[inline(always)]
     pub fn finish(&self, top: u64, dst: u128) -> AdjacencyId {
