@@ -32,6 +32,12 @@ impl<T> Slot<'_, T> {
     }
 }
 
+impl<T, const N: usize> Default for Slots<T, N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T, const N: usize> Slots<T, N> {
     /// An empty row with its memory.
     #[allow(clippy::new_without_default)]
