@@ -1,55 +1,56 @@
-//! Median, spread, and whether two sets of measurements differ, in the manner of ministat(1).
+//! What a handful of repeated runs say: smallest, median, largest, how far they scatter, and whether two series differ.
 //!
-//! The comparison is Student's t for two samples with a pooled variance, two-sided, at 95 % confidence: what the BSD community
-//! judges its benchmarks by. A difference is told only where it is larger than chance explains.
+//! The comparison is that of ministat(1): Student's t for two samples with a pooled variance, two-sided, at 95 % confidence. A
+//! difference is told only where it is larger than chance explains.
 
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
-/// The measurements of one set, reduced.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Summary {
-    /// How many.
+use serde::{Deserialize, Serialize};
+
+/// Figures of a series of runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Runs.
     pub count: usize,
-    /// The smallest.
+    /// Smallest.
     pub min: f64,
-    /// The largest.
-    pub max: f64,
-    /// The middle one; of an even number, the mean of the two in the middle.
+    /// Median: the middle one, or the mean of the two in the middle.
     pub median: f64,
-    /// Their sum over their number.
+    /// Largest.
+    pub max: f64,
+    /// Mean.
     pub mean: f64,
-    /// Standard deviation of the sample (divided by n - 1); 0 of one.
+    /// Standard deviation of the sample (n - 1); 0 for one run.
     pub deviation: f64,
 }
 
-impl Summary {
-    /// Reduces measurements; None where there is none, or one that is no number.
-    pub fn of(values: &[f64]) -> Option<Summary> {
+impl Series {
+    /// Of these values; None without any, or with one that is no number.
+    pub fn of(values: &[f64]) -> Option<Series> {
         if values.is_empty() || values.iter().any(|v| !v.is_finite()) {
             return None;
         }
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let (count, n) = (sorted.len(), sorted.len() as f64);
-        let mean = sorted.iter().sum::<f64>() / n;
+        let count = sorted.len();
+        let median = f64::midpoint(sorted[(count - 1) / 2], sorted[count / 2]);
+        let mean = sorted.iter().sum::<f64>() / count as f64;
         let squares: f64 = sorted.iter().map(|v| (v - mean).powi(2)).sum();
-        let deviation = if count < 2 { 0.0 } else { (squares / (n - 1.0)).sqrt() };
-        Some(Summary {
-            count,
-            min: sorted[0],
-            max: sorted[count - 1],
-            median: quantile_of_sorted(&sorted, 0.5),
-            mean,
-            deviation,
-        })
+        let deviation = if count > 1 { (squares / (count - 1) as f64).sqrt() } else { 0.0 };
+        Some(Series { count, min: sorted[0], median, max: sorted[count - 1], mean, deviation })
+    }
+
+    /// Largest minus smallest, as a share of the median: how noisy the runs were.
+    pub fn spread(&self) -> f64 {
+        if self.median == 0.0 { 0.0 } else { (self.max - self.min) / self.median.abs() }
     }
 }
 
 /// The median; None where there is nothing.
 pub fn median(values: &[f64]) -> Option<f64> {
-    Summary::of(values).map(|s| s.median)
+    Series::of(values).map(|s| s.median)
 }
 
 /// The value below which a `share` (0 to 1) of the measurements lies; between two of them, in proportion.
@@ -81,13 +82,13 @@ pub struct Difference {
 
 impl Difference {
     /// Compares `second` with `first`.
-    pub fn between(first: &Summary, second: &Summary) -> Difference {
+    pub fn between(first: &Series, second: &Series) -> Difference {
         let by = second.mean - first.mean;
         let degrees = (first.count + second.count).saturating_sub(2);
         let uncertainty = if first.count < 2 || second.count < 2 {
             f64::INFINITY
         } else {
-            let squares = |s: &Summary| s.deviation.powi(2) * (s.count - 1) as f64;
+            let squares = |s: &Series| s.deviation.powi(2) * (s.count - 1) as f64;
             let pooled = ((squares(first) + squares(second)) / degrees as f64).sqrt();
             student_95(degrees) * pooled * (1.0 / first.count as f64 + 1.0 / second.count as f64).sqrt()
         };
@@ -139,13 +140,24 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_summary_of_a_known_set() {
-        let s = Summary::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();
-        assert_eq!((s.count, s.min, s.max, s.median, s.mean), (4, 1.0, 4.0, 2.5, 2.5));
-        assert!((s.deviation - 1.290_994).abs() < 1e-6, "{}", s.deviation);
-        assert_eq!(Summary::of(&[7.0]).unwrap().deviation, 0.0);
-        assert_eq!(Summary::of(&[]), None);
-        assert_eq!(Summary::of(&[1.0, f64::NAN]), None);
+    fn odd_and_even_counts() {
+        let s = Series::of(&[5.0, 1.0, 3.0]).unwrap();
+        assert_eq!((s.count, s.min, s.median, s.max, s.mean, s.deviation), (3, 1.0, 3.0, 5.0, 3.0, 2.0));
+        assert_eq!(s.spread(), 4.0 / 3.0);
+        let s = Series::of(&[4.0, 1.0, 2.0, 3.0]).unwrap();
+        assert_eq!(s.median, 2.5);
+        assert!((s.deviation - (5.0f64 / 3.0).sqrt()).abs() < 1e-12);
+        assert_eq!(Series::of(&[7.0]).unwrap().deviation, 0.0);
+    }
+
+    #[test]
+    fn nothing_and_no_numbers_are_refused() {
+        assert_eq!(Series::of(&[]), None);
+        assert_eq!(Series::of(&[1.0, f64::NAN]), None);
+    }
+
+    #[test]
+    fn quantiles_lie_between_the_measurements() {
         assert_eq!(quantile(&[0.0, 10.0], 0.1), Some(1.0));
         assert_eq!(quantile(&[], 0.1), None);
     }
@@ -153,8 +165,8 @@ mod tests {
     /// The example of ministat's manual page, iguana and chameleon, and its own answer.
     #[test]
     fn the_answer_is_ministats() {
-        let iguana = Summary::of(&[50.0, 200.0, 150.0, 400.0, 750.0, 400.0, 150.0]).unwrap();
-        let chameleon = Summary::of(&[150.0, 400.0, 720.0, 500.0, 930.0]).unwrap();
+        let iguana = Series::of(&[50.0, 200.0, 150.0, 400.0, 750.0, 400.0, 150.0]).unwrap();
+        let chameleon = Series::of(&[150.0, 400.0, 720.0, 500.0, 930.0]).unwrap();
         let d = Difference::between(&iguana, &chameleon);
         assert!((iguana.mean - 300.0).abs() < 1e-9 && (iguana.deviation - 238.047_61).abs() < 1e-4);
         assert!((chameleon.mean - 540.0).abs() < 1e-9 && (chameleon.deviation - 299.081_93).abs() < 1e-4);
@@ -164,8 +176,8 @@ mod tests {
 
     #[test]
     fn a_clear_difference_is_proven_and_its_size_told() {
-        let a = Summary::of(&[100.0, 101.0, 99.0, 100.0, 100.0]).unwrap();
-        let b = Summary::of(&[110.0, 111.0, 109.0, 110.0, 110.0]).unwrap();
+        let a = Series::of(&[100.0, 101.0, 99.0, 100.0, 100.0]).unwrap();
+        let b = Series::of(&[110.0, 111.0, 109.0, 110.0, 110.0]).unwrap();
         let d = Difference::between(&a, &b);
         // Pooled deviation sqrt(0.5), t(8) 2.306: 2.306 * 0.70711 * sqrt(2/5) = 1.0313.
         assert!(d.is_proven() && (d.by - 10.0).abs() < 1e-9 && (d.uncertainty - 1.0313).abs() < 1e-3, "{d:?}");
@@ -174,7 +186,7 @@ mod tests {
 
     #[test]
     fn one_measurement_proves_nothing() {
-        let (a, b) = (Summary::of(&[1.0]).unwrap(), Summary::of(&[2.0]).unwrap());
+        let (a, b) = (Series::of(&[1.0]).unwrap(), Series::of(&[2.0]).unwrap());
         assert!(!Difference::between(&a, &b).is_proven());
     }
 
@@ -189,7 +201,7 @@ mod tests {
         #[test]
         fn a_shift_moves_everything_but_the_spread(values in proptest::collection::vec(-1e6..1e6f64, 2..40), by in -1e6..1e6f64) {
             let moved: Vec<f64> = values.iter().map(|v| v + by).collect();
-            let (a, b) = (Summary::of(&values).unwrap(), Summary::of(&moved).unwrap());
+            let (a, b) = (Series::of(&values).unwrap(), Series::of(&moved).unwrap());
             prop_assert!((b.median - a.median - by).abs() < 1e-6 && (b.deviation - a.deviation).abs() < 1e-6);
             prop_assert!(a.min <= a.median && a.median <= a.max);
             let (there, back) = (Difference::between(&a, &b), Difference::between(&b, &a));
