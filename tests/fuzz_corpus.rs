@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ferrule_fuzz::{TARGETS, Target, seeds};
 
-/// Mutations of each input: enough to matter, few enough for every CI run.
+/// Mutations of each input: enough to matter, few enough for every CI run. FERRULE_FUZZ_MUTATIONS asks for more.
 const MUTATIONS: usize = 60;
 
 /// A generator whose numbers are the same everywhere (xorshift64*).
@@ -64,7 +64,9 @@ fn mutate(random: &mut Random, input: &[u8], other: &[u8]) -> Vec<u8> {
 /// Puts the IPv4 header checksum right where the input is a bare frame, or one behind the bytes of `reactions` or `path`.
 fn mend(bytes: &mut [u8]) {
     for start in [0, 1, 4] {
-        let Some(frame) = bytes.get_mut(start..).filter(|f| f.len() >= 34 && f[12..15] == [8, 0, 0x45]) else { continue };
+        let Some(frame) = bytes.get_mut(start..).filter(|f| f.len() >= 34 && f[12..15] == [8, 0, 0x45]) else {
+            continue;
+        };
         frame[24..26].fill(0);
         let check = ferrule_dataplane::packet::checksum::checksum(&frame[14..34]);
         frame[24..26].copy_from_slice(&check.to_ne_bytes());
@@ -103,16 +105,20 @@ fn replay(name: &str) {
         match file {
             Some((_, written)) => assert_eq!(*written, bytes, "{name}/{seed}: cargo run -p ferrule-fuzz --bin seeds"),
             None => {
-                assert!(!seeds::is_file(name, &seed), "{name}/{seed} is missing: cargo run -p ferrule-fuzz --bin seeds");
+                assert!(
+                    !seeds::is_file(name, &seed),
+                    "{name}/{seed} is missing: cargo run -p ferrule-fuzz --bin seeds"
+                );
                 inputs.push((seed, bytes));
             }
         }
     }
+    let mutations = std::env::var("FERRULE_FUZZ_MUTATIONS").map_or(MUTATIONS, |n| n.parse().expect("a number"));
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for i in 0..inputs.len() {
         let (from, input) = &inputs[i];
         feed(name, run, from, input);
-        for _ in 0..MUTATIONS {
+        for _ in 0..mutations {
             let other = &inputs[random.below(inputs.len())].1;
             feed(name, run, from, &mutate(&mut random, input, other));
         }

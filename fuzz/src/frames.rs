@@ -48,7 +48,11 @@ impl Bench {
     fn packet(&mut self, data: &[u8], slow: bool) -> Option<Packet> {
         let mut packet = Packet::new(self.pool.frame_from(data)?, Offload::NONE, A);
         let ingress = Ingress::new(&self.shared.ports, A, true)?;
-        if slow { parse::parse_slow(&mut packet, &ingress) } else { parse::parse(&mut packet, &ingress) }
+        if slow {
+            parse::parse_slow(&mut packet, &ingress)
+        } else {
+            parse::parse(&mut packet, &ingress)
+        }
         Some(packet)
     }
 

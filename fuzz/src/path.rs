@@ -8,8 +8,8 @@ use std::sync::Arc;
 use ferrule_dataplane::arena::{Arena, DEFAULT_STRIDE, HugePages, Pool};
 use ferrule_dataplane::counters::{Balance, WorkerCounters};
 use ferrule_dataplane::packet::{GsoKind, Offload};
-use ferrule_dataplane::port::memory::{self, Peer};
 use ferrule_dataplane::port::TxFrame;
+use ferrule_dataplane::port::memory::{self, Peer};
 use ferrule_dataplane::wake::Waker;
 use ferrule_dataplane::worker::{Command, Mailbox, Options, Parts, Rings, Worker};
 

@@ -94,7 +94,14 @@ pub fn shared() -> (Arc<Shared>, Arc<Domain>) {
     let fib = table.fib();
     // The writer is not needed again; what it made must outlive it.
     std::mem::forget(table);
-    (Arc::new(Shared { fib, ports: PortTable::new(ports), seed: HashSeed(0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321) }), domain)
+    (
+        Arc::new(Shared {
+            fib,
+            ports: PortTable::new(ports),
+            seed: HashSeed(0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321),
+        }),
+        domain,
+    )
 }
 
 fn p4(address: [u8; 4], length: u8) -> Prefix {

@@ -7,9 +7,9 @@ use std::num::NonZero;
 use ferrule_config::gateway::{self, Driver, Gateway, Interface, VlanProtocol};
 use ferrule_dataplane::arena::HugePages;
 use ferrule_dataplane::batch::BATCH_MAX;
+use ferrule_dataplane::clock::ClockSource;
 use ferrule_dataplane::packet::PortId;
 use ferrule_dataplane::ports::{MacAddress, Port, VlanTag};
-use ferrule_dataplane::clock::ClockSource;
 use ferrule_dataplane::worker::{Dispatch, Options, Poll};
 
 /// One port or VLAN, with what is known before any device is opened.
