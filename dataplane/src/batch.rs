@@ -91,4 +91,10 @@ impl Batch {
     pub fn consume(&mut self, each: impl FnMut(Taken<'_>)) {
         self.packets.consume(each);
     }
+
+    /// As [`Batch::consume`], with the packets 4 and 8 places later shown first, for prefetches.
+    #[inline(always)]
+    pub fn consume_ahead(&mut self, far: impl Fn(&Packet), near: impl Fn(&Packet), each: impl FnMut(Taken<'_>)) {
+        self.packets.consume_ahead(far, near, each);
+    }
 }

@@ -61,10 +61,16 @@ impl Fib4 {
         (fib, writer)
     }
 
+    /// Plain references, for a batch of look-ups.
+    #[inline(always)]
+    pub fn reader(&self) -> Fib4Reader<'_> {
+        Fib4Reader { top: &self.top, groups: &self.groups }
+    }
+
     /// The adjacency of the longest prefix that holds `dst` (host byte order); id 0 if none does.
     #[inline(always)]
     pub fn lookup(&self, dst: u32) -> AdjacencyId {
-        self.finish(self.top(dst), dst)
+        self.reader().lookup(dst)
     }
 
     /// The first load of a look-up. Done for a whole batch ahead of [`Fib4::finish`], it brings the entries into the
@@ -74,16 +80,34 @@ impl Fib4 {
         self.top[(dst >> 8) as usize].load(Ordering::Acquire)
     }
 
-    /// Asks the processor for the entry that a look-up of `dst` will load first.
-    #[inline(always)]
-    pub fn prefetch(&self, dst: u32) {
-        crate::arena::prefetch(&self.top[(dst >> 8) as usize]);
-    }
-
     /// The rest of a look-up: at most one more load, and none for prefixes up to /24.
     #[inline(always)]
     pub fn finish(&self, top: u32, dst: u32) -> AdjacencyId {
-        let mut entry = top;
+        self.reader().finish(top, dst)
+    }
+
+    fn group(&self, number: u32) -> &[AtomicU32] {
+        let first = number as usize * GROUP_ENTRIES;
+        &self.groups[first..first + GROUP_ENTRIES]
+    }
+}
+
+/// A [`Fib4`] as plain references: the compiler keeps them in registers over a batch.
+#[derive(Clone, Copy)]
+pub struct Fib4Reader<'a> {
+    top: &'a [AtomicU32; TOP_ENTRIES],
+    groups: &'a [AtomicU32; GROUPS * GROUP_ENTRIES],
+}
+
+impl Fib4Reader<'_> {
+    /// As [`Fib4::lookup`]: one load for prefixes up to /24, two at most.
+    #[inline(always)]
+    pub fn lookup(&self, dst: u32) -> AdjacencyId {
+        self.finish(self.top[(dst >> 8) as usize].load(Ordering::Acquire), dst)
+    }
+
+    #[inline(always)]
+    fn finish(&self, mut entry: u32, dst: u32) -> AdjacencyId {
         if entry & GROUP_BIT != 0 {
             let group = entry as usize & (GROUPS - 1);
             entry = self.groups[group * GROUP_ENTRIES + (dst & 0xff) as usize].load(Ordering::Acquire);
@@ -91,9 +115,10 @@ impl Fib4 {
         AdjacencyId(entry & VALUE_MASK)
     }
 
-    fn group(&self, number: u32) -> &[AtomicU32] {
-        let first = number as usize * GROUP_ENTRIES;
-        &self.groups[first..first + GROUP_ENTRIES]
+    /// Asks the processor for the entry that a look-up of `dst` will load first.
+    #[inline(always)]
+    pub fn prefetch(&self, dst: u32) {
+        crate::arena::prefetch(&self.top[(dst >> 8) as usize]);
     }
 }
 

@@ -1,6 +1,6 @@
 //! fastforward: what becomes of an IP packet, in the order of FreeBSD's `ip_tryforward`.
 //!
-//! [`route`] answers "ours? then TTL, then where to": it leaves the adjacency in the packet or a verdict. [`fast`] does all of it and the
+//! [`route`] answers "ours? then TTL, then where to": it leaves the adjacency in the packet or a verdict. [`fast::FastPath`] does all of it and the
 //! rewrite for the packets that need nothing else. What has to be said to a sender ([`Refusal`]) is a value, so that the worker alone drops
 //! and counts.
 
@@ -8,6 +8,7 @@
 
 pub mod answer;
 mod build;
+pub mod fast;
 pub mod fragment;
 pub mod icmp;
 pub mod punt;
@@ -21,17 +22,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::fib::{AdjacencyId, AdjacencyKind, AdjacencyView, Fib};
 use crate::packet::hash::{self, HashSeed};
-use crate::packet::{Family, Flags, Packet, PortId, checksum};
+use crate::packet::{Family, Flags, Packet, checksum};
 use crate::stage::Shared;
 use crate::verdict::{DropReason, PuntClass, Verdict};
-
-/// Flags of packets that [`fast`] leaves to the full way.
-const RARE: Flags = Flags::LINK_GROUP
-    .with(Flags::LINK_LOCAL)
-    .with(Flags::FROM_HOST)
-    .with(Flags::GENERATED)
-    .with(Flags::MAYBE_PARTIAL)
-    .with(Flags::DECREMENTED);
 
 /// Looks the destination up; None for what is not IP.
 #[inline(always)]
@@ -40,14 +33,6 @@ fn lookup(packet: &Packet, fib: &Fib) -> Option<AdjacencyId> {
         Family::V4 => Some(fib.v4.lookup(packet.destination_v4())),
         Family::V6 => Some(fib.v6.lookup(packet.destination_v6())),
         Family::Other => None,
-    }
-}
-
-/// Asks for the routing entry of a packet that will be looked up soon.
-#[inline(always)]
-pub fn prefetch(packet: &Packet, fib: &Fib) {
-    if packet.family == Family::V4 {
-        fib.v4.prefetch(packet.destination_v4());
     }
 }
 
@@ -84,31 +69,6 @@ fn decrement(packet: &mut Packet) {
 #[inline(always)]
 pub fn ttl(packet: &Packet) -> u8 {
     packet.frame.header()[if packet.family == Family::V4 { 22 } else { 21 }]
-}
-
-/// Forwards a plain packet all the way: look-up, TTL, MTU, MAC addresses. Returns its egress port, or None with the packet unchanged
-/// where it needs the full way.
-#[inline(always)]
-pub fn fast(packet: &mut Packet, fib: &Fib) -> Option<PortId> {
-    if !packet.goes_on() || packet.flags.any(RARE) {
-        return None;
-    }
-    let id = lookup(packet, fib)?;
-    let view = fib.adjacencies.get(id);
-    let plain = view.is_forward()
-        && ttl(packet) > 1
-        && packet.ip_len() <= usize::from(view.mtu())
-        && !packet.offload.is_partial();
-    if !plain {
-        return None;
-    }
-    let rewrite = fib.adjacencies.rewrite(id);
-    if rewrite.vlan().is_some() {
-        return None;
-    }
-    decrement(packet);
-    packet.frame.header_mut()[..12].copy_from_slice(&rewrite.macs());
-    Some(view.port())
 }
 
 /// What the sender is told of a refusal.

@@ -11,6 +11,7 @@ pub mod ether;
 pub mod hash;
 pub mod parse;
 pub mod partial;
+pub mod plain;
 pub mod sctp;
 
 use crate::arena::Frame;
@@ -148,6 +149,12 @@ impl Offload {
     pub const NONE: Offload =
         Offload { csum_start: 0, csum_offset: 0, gso_size: 0, gso_kind: GsoKind::None, gso_ecn: false };
 
+    /// Whether nothing is left to the device.
+    #[inline(always)]
+    pub fn is_none(&self) -> bool {
+        self.csum_start == 0 && self.gso_size == 0
+    }
+
     /// Whether the checksum is still to be completed.
     pub fn is_partial(&self) -> bool {
         self.csum_start != 0
@@ -222,6 +229,12 @@ impl Packet {
         Verdict::decode(self.verdict)
     }
 
+    /// Whether it is one segment that leaves nothing to the device, with no flag set: as most packets come in.
+    #[inline(always)]
+    pub fn is_bare(&self) -> bool {
+        self.offload.is_none() & (self.flags == Flags::EMPTY) & !self.frame.is_chain()
+    }
+
     /// Whether the packet still goes on.
     #[inline(always)]
     pub fn goes_on(&self) -> bool {
@@ -237,31 +250,25 @@ impl Packet {
     /// The IPv4 source; meaningful for [`Family::V4`].
     #[inline(always)]
     pub fn source_v4(&self) -> u32 {
-        let h = self.frame.header();
-        u32::from_be_bytes([h[26], h[27], h[28], h[29]])
+        u32::from_be_bytes(plain::bytes(self.frame.header(), 26))
     }
 
     /// The IPv4 destination; meaningful for [`Family::V4`].
     #[inline(always)]
     pub fn destination_v4(&self) -> u32 {
-        let h = self.frame.header();
-        u32::from_be_bytes([h[30], h[31], h[32], h[33]])
+        u32::from_be_bytes(plain::bytes(self.frame.header(), 30))
     }
 
     /// The IPv6 source; meaningful for [`Family::V6`].
     #[inline(always)]
     pub fn source_v6(&self) -> u128 {
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&self.frame.header()[22..38]);
-        u128::from_be_bytes(bytes)
+        u128::from_be_bytes(plain::bytes(self.frame.header(), 22))
     }
 
     /// The IPv6 destination; meaningful for [`Family::V6`].
     #[inline(always)]
     pub fn destination_v6(&self) -> u128 {
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&self.frame.header()[38..54]);
-        u128::from_be_bytes(bytes)
+        u128::from_be_bytes(plain::bytes(self.frame.header(), 38))
     }
 
     /// Bytes of the IP packet, from its header on.

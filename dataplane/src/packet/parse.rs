@@ -7,7 +7,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::packet::{Family, Flags, GsoKind, Packet, PortId, checksum, ether};
+use crate::packet::{Family, Flags, GsoKind, Packet, PortId, checksum, ether, plain};
 use crate::ports::{MAC_MASK, PortTable};
 use crate::verdict::{DropReason, PuntClass, Verdict};
 
@@ -55,87 +55,31 @@ fn destination_word(h: &[u8; 128]) -> u64 {
     u64::from_ne_bytes([h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]]) & MAC_MASK
 }
 
-/// As [`destination_word`], with the group bit of the source MAC: equal to our MAC only where that bit is clear.
-#[inline(always)]
-fn addressed(h: &[u8; 128]) -> u64 {
-    const GROUP_BIT: u64 = u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 1, 0]);
-    u64::from_ne_bytes([h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]]) & (MAC_MASK | GROUP_BIT)
-}
-
 /// Fills in the packet's descriptor, or drops it.
 #[inline(always)]
 pub fn parse(packet: &mut Packet, ingress: &Ingress<'_>) {
     let h = packet.frame.header();
-    let shape = be32(h, 12);
     let len = packet.frame.len();
-    // Ours, and the source MAC is no group address; short frames carry stale bytes past their end, so length comes first.
-    let plain = addressed(h) == ingress.mac && !packet.frame.is_chain() && len >= 34;
-    if plain && shape & 0xffff_ff00 == 0x0800_4500 {
-        let total = usize::from(be16(h, 16));
-        let fragment = be16(h, 20);
-        let good = total >= 20
-            && total + ETHERNET_LEN == len
-            && total <= ingress.mtu
-            && fragment & 0x3fff == 0
-            && is_plain_v4(h)
-            && be32(h, 26) != be32(h, 30)
-            && checksum::ipv4_header_is_valid(h[14..34].first_chunk().unwrap_or(&[0; 20]));
-        if good {
-            let protocol = h[23];
-            packet.family = Family::V4;
-            packet.protocol = protocol;
-            packet.l4 = 34;
-            if fragment & 0x4000 == 0 {
-                packet.flags.set(Flags::MAY_FRAGMENT);
-            }
-            transport(packet, protocol, 34, ingress);
-            return;
+    if packet.frame.is_chain() {
+        parse_slow(packet, ingress);
+    } else if plain::is_v4(h, len, ingress) {
+        let protocol = h[23];
+        if h[20] & 0x40 == 0 {
+            packet.flags.set(Flags::MAY_FRAGMENT);
         }
-    } else if plain && shape & 0xffff_f000 == 0x86dd_6000 && len >= 54 {
-        let next = h[20];
-        let good = usize::from(be16(h, 18)) + 54 == len
-            && len - ETHERNET_LEN <= ingress.mtu
-            && matches!(next, 6 | 17 | 58)
-            && is_plain_v6(h)
-            && h[22..38] != h[38..54];
-        if good {
-            packet.family = Family::V6;
-            packet.protocol = next;
-            packet.l4 = 54;
-            transport(packet, next, 54, ingress);
-            return;
-        }
+        packet.family = Family::V4;
+        packet.protocol = protocol;
+        packet.l4 = 34;
+        transport(packet, protocol, 34, ingress);
+    } else if plain::is_v6(h, len, ingress) {
+        let protocol = h[20];
+        packet.family = Family::V6;
+        packet.protocol = protocol;
+        packet.l4 = 54;
+        transport(packet, protocol, 54, ingress);
+    } else {
+        parse_slow(packet, ingress);
     }
-    parse_slow(packet, ingress);
-}
-
-/// By first byte of an address: false for 0/8, 127/8 and 224/3 (RFC 1812, 5.3.7), and for 169/8, of which the slow path finds 169.254/16
-/// (RFC 3927, 2.7). A table costs three instructions where the comparisons cost twelve.
-static PLAIN: [bool; 256] = {
-    let mut table = [true; 256];
-    table[0] = false;
-    table[127] = false;
-    table[169] = false;
-    let mut i = 224;
-    while i < 256 {
-        table[i] = false;
-        i += 1;
-    }
-    table
-};
-
-/// Source and destination alike: what no packet from the wire may have as its destination must not reach the routes, where a
-/// filter's redirection may lead to it.
-#[inline(always)]
-fn is_plain_v4(h: &[u8; 128]) -> bool {
-    PLAIN[usize::from(h[26])] & PLAIN[usize::from(h[30])]
-}
-
-/// The source global unicast or unique local: the first byte settles it for nearly all (2000::/3, fc00::/7). The destination
-/// not of 0::/8 (unspecified, loopback, mapped IPv4), not of fe::/8 (link-local), not a group: the slow path knows them apart.
-#[inline(always)]
-fn is_plain_v6(h: &[u8; 128]) -> bool {
-    (h[22] & 0xe0 == 0x20 || h[22] & 0xfe == 0xfc) && h[38].wrapping_add(2) > 2
 }
 
 /// Checks the transport header at `l4`, which is inside the header window, and reads its ports.

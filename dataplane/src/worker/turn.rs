@@ -8,6 +8,7 @@ use crate::batch::{Batch, Taken};
 use crate::clock;
 use crate::counters::NodeCounters;
 use crate::fib::AdjacencyKind;
+use crate::forward::fast::FastPath;
 use crate::forward::{self, Refusal, fragment, punt};
 use crate::neighbor::{NeighborState, NextHopKey, Outcome, Queued};
 use crate::packet::parse::{self, Ingress};
@@ -94,7 +95,7 @@ impl Worker {
             found += self.take_over();
         }
         if self.host.as_ref().is_some_and(|h| !h.from_host.is_empty()) {
-            found += self.from_host();
+            found += self.take_from_host();
         }
         if self.rings.relay_from.iter().any(|r| !r.is_empty()) {
             found += self.send_relayed();
@@ -135,6 +136,11 @@ impl Worker {
         let bytes: u64 = self.batch.packets().iter().map(|p| p.frame.len() as u64).sum();
         self.counters.ports[usize::from(port.0)].received.add(n as u64, bytes);
         stamp.to(&self.counters.nodes[RX], n);
+        if self.is_express(port) {
+            self.express(port);
+            self.leave(n, &mut stamp);
+            return n;
+        }
         self.parse(port);
         if self.shared.ports.get(port).is_some_and(|p| !p.vlans.is_empty()) {
             self.count_tagged(port);
@@ -160,6 +166,7 @@ impl Worker {
     /// Parses the batch, headers prefetched ahead.
     fn parse(&mut self, port: PortId) {
         let Some(ingress) = Ingress::new(&self.shared.ports, port, self.options.dhcp_bypass) else { return };
+        let path = FastPath::new(&self.shared.fib);
         let packets = self.batch.packets_mut();
         for p in packets.iter().take(AHEAD) {
             p.frame.prefetch();
@@ -174,7 +181,7 @@ impl Worker {
             }
             if let Some(packet) = packets.get_mut(i) {
                 parse::parse(packet, &ingress);
-                forward::prefetch(packet, &self.shared.fib);
+                path.prefetch(packet);
             }
         }
     }
@@ -195,16 +202,58 @@ impl Worker {
             self.one_by_one(entry, &mut batch);
         }
         self.batch = batch;
+        self.leave(n, stamp);
+    }
+
+    /// What was made while judging, and then what was gathered, goes out.
+    fn leave(&mut self, n: usize, stamp: &mut Stamp) {
         stamp.to(&self.counters.nodes[FORWARD], n);
         self.settle();
         self.flush();
         stamp.to(&self.counters.nodes[TX], n);
     }
 
+    /// Whether packets of the port can be parsed and forwarded in one pass: nobody judges in between, and nobody else owns them.
+    fn is_express(&self, port: PortId) -> bool {
+        self.stages.is_empty()
+            && self.options.fastforward
+            && self.options.dispatch == Dispatch::Direct
+            && !(self.options.flow_owner && self.rings.to.len() > 1)
+            && self.shared.ports.get(port).is_some_and(|p| p.vlans.is_empty())
+    }
+
+    /// Parse, look-up and rewrite in one pass, headers and routes prefetched ahead.
+    fn express(&mut self, port: PortId) {
+        let shared = self.shared.clone();
+        let Some(ingress) = Ingress::new(&shared.ports, port, self.options.dhcp_bypass) else { return };
+        let path = FastPath::new(&shared.fib);
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.consume_ahead(
+            |far| far.frame.prefetch(),
+            |near| path.prefetch_unparsed(near),
+            |mut packet| match path.express(packet.get(), &ingress) {
+                Some(port) => self.send(port, packet),
+                None => self.not_plain(packet, &path, &ingress),
+            },
+        );
+        self.batch = batch;
+    }
+
+    /// A packet that is not plain enough for one pass.
+    #[inline(never)]
+    fn not_plain(&mut self, mut packet: Taken<'_>, path: &FastPath<'_>, ingress: &Ingress<'_>) {
+        parse::parse(packet.get(), ingress);
+        match path.forward(packet.get()) {
+            Some(port) => self.send(port, packet),
+            None => self.full_one(Entry::In, packet.take()),
+        }
+    }
+
     /// No filter in the line-up: look-up and rewrite in one pass.
     fn fast(&mut self, batch: &mut Batch) {
         let shared = self.shared.clone();
-        batch.consume(|mut packet| match forward::fast(packet.get(), &shared.fib) {
+        let path = FastPath::new(&shared.fib);
+        batch.consume(|mut packet| match path.forward(packet.get()) {
             Some(port) => self.send(port, packet),
             None => self.full_one(Entry::In, packet.take()),
         });
@@ -304,7 +353,7 @@ impl Worker {
     fn finish_packet(&mut self, packet: Packet) {
         match packet.verdict() {
             Verdict::Forward => self.egress(packet),
-            Verdict::Host(class) => self.to_host(packet, class),
+            Verdict::Host(_) => self.punt(packet),
             Verdict::Drop(reason) => context!(self).discard(packet, reason),
             // A held packet left an empty buffer here (Context::hold); of a consumed one the stage has taken what it wanted.
             Verdict::Held | Verdict::Consumed(_) => self.pool.free(packet.frame),
@@ -540,7 +589,7 @@ impl Worker {
     }
 
     /// Gives a packet to the host I/O thread.
-    fn to_host(&mut self, packet: Packet, _class: crate::verdict::PuntClass) {
+    fn punt(&mut self, packet: Packet) {
         let class = punt::class(&packet);
         let Some(host) = self.host.as_mut() else {
             self.answer(packet);
@@ -574,7 +623,7 @@ impl Worker {
     }
 
     /// Packets from the host: parsed by the I/O thread, the Out hook judges them.
-    fn from_host(&mut self) -> usize {
+    fn take_from_host(&mut self) -> usize {
         let start = clock::cycles();
         let Some(host) = self.host.as_mut() else { return 0 };
         let n = host.from_host.slots().min(self.options.batch);
@@ -625,8 +674,7 @@ impl Worker {
         let mut mine = std::mem::take(&mut self.out);
         batch.consume(|packet| {
             let mut packet = packet.take();
-            // Multiplied so that a stage's buckets, which use the hash too, do not all lie in one slice on each worker.
-            let owner = (u64::from(hash::of(seed, &mut packet)) * workers as u64 >> 32) as usize;
+            let owner = hash::owner(hash::of(seed, &mut packet), workers);
             if owner == me {
                 let _ = mine.push(packet);
             } else {

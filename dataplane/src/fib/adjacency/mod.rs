@@ -175,6 +175,13 @@ impl Rewrite {
         [a, b, c, d, e, f, g, h, i, j, k, l]
     }
 
+    /// Whether there is a tag to push.
+    #[inline(always)]
+    pub fn is_tagged(self) -> bool {
+        let [.., m, n, _, _] = self.tail.to_ne_bytes();
+        m | n != 0
+    }
+
     /// The tag to push, if the egress port is a VLAN sub-interface.
     #[inline(always)]
     pub fn vlan(self) -> Option<VlanTag> {
@@ -184,10 +191,38 @@ impl Rewrite {
     }
 }
 
-/// One cache line.
+/// One adjacency: a cache line.
 #[repr(align(64))]
 #[derive(Default)]
-struct Entry([AtomicU64; 8]);
+pub struct Entry([AtomicU64; 8]);
+
+impl Entry {
+    /// Its state.
+    #[inline(always)]
+    pub fn view(&self) -> AdjacencyView {
+        AdjacencyView(self.0[0].load(Ordering::Acquire))
+    }
+
+    /// Its link-layer header; see [`Adjacencies::rewrite`].
+    #[inline(always)]
+    pub fn rewrite(&self) -> Rewrite {
+        Rewrite { head: self.0[1].load(Ordering::Relaxed), tail: self.0[2].load(Ordering::Relaxed) }
+    }
+}
+
+/// [`Adjacencies`] as plain references: the compiler keeps them in registers over a batch.
+#[derive(Clone, Copy)]
+pub struct AdjacencyReader<'a> {
+    entries: &'a [Entry],
+}
+
+impl<'a> AdjacencyReader<'a> {
+    /// The entry of an id; None for one that was never published.
+    #[inline(always)]
+    pub fn entry(&self, id: AdjacencyId) -> Option<&'a Entry> {
+        self.entries.get(id.0 as usize)
+    }
+}
 
 /// What the control thread writes into an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -290,6 +325,12 @@ impl Adjacencies {
         }
     }
 
+    /// Plain references, for a batch of look-ups.
+    #[inline(always)]
+    pub fn reader(&self) -> AdjacencyReader<'_> {
+        AdjacencyReader { entries: &self.entries }
+    }
+
     /// State of an entry: kind, port, MTU.
     #[inline(always)]
     pub fn get(&self, id: AdjacencyId) -> AdjacencyView {
@@ -307,9 +348,7 @@ impl Adjacencies {
     #[inline(always)]
     pub fn rewrite(&self, id: AdjacencyId) -> Rewrite {
         match self.entries.get(id.0 as usize) {
-            Some(entry) => {
-                Rewrite { head: entry.0[1].load(Ordering::Relaxed), tail: entry.0[2].load(Ordering::Relaxed) }
-            }
+            Some(entry) => entry.rewrite(),
             None => Rewrite { head: 0, tail: 0 },
         }
     }

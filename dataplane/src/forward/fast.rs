@@ -1,0 +1,135 @@
+//! The short way of plain packets: look-up, TTL, MTU and MAC addresses in one pass, with nothing to say to anyone.
+//!
+//! [`FastPath`] holds plain references into the tables, taken once per batch: through the `Arc`s of [`Fib`] the compiler would
+//! load every pointer again for each packet, since the packet's own stores might have changed it.
+
+#![forbid(unsafe_code)]
+
+use crate::fib::adjacency::AdjacencyReader;
+use crate::fib::v4::Fib4Reader;
+use crate::fib::{AdjacencyId, Fib, Fib6};
+use crate::packet::parse::Ingress;
+use crate::packet::plain::{self, Window};
+use crate::packet::{Family, Flags, L3, Packet, PortId, checksum, partial};
+
+/// Flags of packets that need the full way.
+const RARE: Flags = Flags::LINK_GROUP
+    .with(Flags::LINK_LOCAL)
+    .with(Flags::FROM_HOST)
+    .with(Flags::GENERATED)
+    .with(Flags::LINK_READY)
+    .with(Flags::DECREMENTED);
+
+/// The tables as one batch reads them.
+#[derive(Clone, Copy)]
+pub struct FastPath<'a> {
+    v4: Fib4Reader<'a>,
+    v6: &'a Fib6,
+    adjacencies: AdjacencyReader<'a>,
+}
+
+impl<'a> FastPath<'a> {
+    /// References into the tables.
+    pub fn new(fib: &'a Fib) -> FastPath<'a> {
+        FastPath { v4: fib.v4.reader(), v6: &fib.v6, adjacencies: fib.adjacencies.reader() }
+    }
+
+    /// Asks the processor for the routing entry of a packet that will be looked up soon.
+    #[inline(always)]
+    pub fn prefetch(&self, packet: &Packet) {
+        match packet.family {
+            Family::V4 => self.v4.prefetch(packet.destination_v4()),
+            Family::V6 => self.v6.prefetch(packet.destination_v6()),
+            Family::Other => {}
+        }
+    }
+
+    /// Asks for the routing entry of an unparsed packet: the destination of whatever it is, were it IPv4. Any value is a place in the table.
+    #[inline(always)]
+    pub fn prefetch_unparsed(&self, packet: &Packet) {
+        self.v4.prefetch(packet.destination_v4());
+    }
+
+    /// Parses and forwards a plain packet in one go, without filling its descriptor in. None, with the packet unchanged, where it
+    /// is not plain: it then takes [`crate::packet::parse::parse`] and [`FastPath::forward`] or the full way.
+    #[inline(always)]
+    pub fn express(&self, packet: &mut Packet, ingress: &Ingress<'_>) -> Option<PortId> {
+        if !packet.is_bare() {
+            return None;
+        }
+        let h = packet.frame.header();
+        let len = packet.frame.len();
+        if plain::is_v4(h, len, ingress) {
+            if !plain::is_transport(h, h[23], 34, len - 34) {
+                return None;
+            }
+            self.send(packet, self.v4.lookup(packet.destination_v4()), decrement_v4)
+        } else if plain::is_v6(h, len, ingress) {
+            if !plain::is_transport(h, h[20], 54, len - 54) {
+                return None;
+            }
+            self.send(packet, self.v6.lookup(packet.destination_v6()), decrement_v6)
+        } else {
+            None
+        }
+    }
+
+    /// Forwards a parsed, plain packet all the way. Returns its egress port, or None with the packet unchanged where it needs the full way.
+    #[inline(always)]
+    pub fn forward(&self, packet: &mut Packet) -> Option<PortId> {
+        if !packet.goes_on() || packet.flags.any(RARE) || packet.offload.is_partial() {
+            return None;
+        }
+        if packet.flags.has(Flags::MAYBE_PARTIAL) && partial::looks_partial(packet) {
+            return None;
+        }
+        match packet.family {
+            Family::V4 => self.send(packet, self.v4.lookup(packet.destination_v4()), decrement_v4),
+            Family::V6 => self.send(packet, self.v6.lookup(packet.destination_v6()), decrement_v6),
+            Family::Other => None,
+        }
+    }
+
+    /// Rewrites the packet for its adjacency; `decrement` says false, with nothing changed, where the TTL runs out.
+    #[inline(always)]
+    fn send(
+        &self,
+        packet: &mut Packet,
+        id: AdjacencyId,
+        decrement: impl FnOnce(&mut Window) -> bool,
+    ) -> Option<PortId> {
+        let len = packet.frame.len() - L3;
+        let adjacency = self.adjacencies.entry(id)?;
+        let view = adjacency.view();
+        let rewrite = adjacency.rewrite();
+        if !view.is_forward() || len > usize::from(view.mtu()) || rewrite.is_tagged() {
+            return None;
+        }
+        let h = packet.frame.header_mut();
+        if !decrement(h) {
+            return None;
+        }
+        h[..12].copy_from_slice(&rewrite.macs());
+        Some(view.port())
+    }
+}
+
+#[inline(always)]
+fn decrement_v4(h: &mut Window) -> bool {
+    if h[22] <= 1 {
+        return false;
+    }
+    let mut check = [h[24], h[25]];
+    checksum::decrement_ttl(&mut h[22], &mut check);
+    [h[24], h[25]] = check;
+    true
+}
+
+#[inline(always)]
+fn decrement_v6(h: &mut Window) -> bool {
+    if h[21] <= 1 {
+        return false;
+    }
+    h[21] -= 1;
+    true
+}
