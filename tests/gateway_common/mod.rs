@@ -4,6 +4,8 @@
 // Each test file is a program of its own and uses its part.
 #![allow(dead_code)]
 
+pub mod receiver;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -189,6 +191,8 @@ pub fn link_count(lab: &Lab, device: &str, (peer, peer_device): (&str, &str)) ->
     loop {
         // Neighbour discovery may come between two readings; what was the same before and after is one moment.
         let before = ends();
+        // A worker reads its devices' own counters every 100 ms, and an idle one wakes as often.
+        std::thread::sleep(Duration::from_millis(300));
         let snapshot = assert_balanced(lab);
         let [near, far] = ends();
         let row = port(&snapshot, device);
