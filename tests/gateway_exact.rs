@@ -14,7 +14,7 @@ use ferrule::lab::probe::{counters, generator};
 use ferrule::lab::{GatewayRouter, Host, LabError, Topology, mac_text};
 use ferrule::snapshot::Snapshot;
 use gateway_common::receiver::Receiver;
-use gateway_common::{Gateway, LinkCount, assert_balanced, drops, ferrule, link_count};
+use gateway_common::{Gateway, LinkCount, assert_balanced, drops, ferrule, grown, link_count};
 
 with_both_drivers! {
     one_worker
@@ -88,11 +88,7 @@ impl Links {
     }
 
     fn drops_since(&self, before: &Links) -> BTreeMap<String, u64> {
-        let then = drops(&before.snapshot);
-        let grown = drops(&self.snapshot).into_iter().map(|(name, count)| {
-            (name.to_string(), count - then.get(name).copied().unwrap_or_default())
-        });
-        grown.filter(|(_, count)| *count > 0).collect()
+        grown(&drops(&self.snapshot), &drops(&before.snapshot))
     }
 }
 
