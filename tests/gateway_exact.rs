@@ -111,7 +111,8 @@ fn exact(driver: &str, queues: u16, engine: &str) {
         let transmitted = after.c.transmitted - before.c.transmitted;
         assert!(received >= total && received < total + 200, "{received} of {total} from A's side");
         assert!(transmitted >= total && transmitted < total + 200, "{transmitted} of {total} to C's side");
-        let unexpected: Vec<_> = after.drops_since(&before).into_iter().filter(|(r, _)| r != "multicast_unwanted").collect();
+        let unexpected: Vec<_> =
+            after.drops_since(&before).into_iter().filter(|(r, _)| r != "multicast_unwanted").collect();
         assert!(unexpected.is_empty(), "{to}: dropped {unexpected:?}");
         for (worker, then) in after.snapshot.workers.iter().zip(&before.snapshot.workers) {
             let packets = worker.packets - then.packets;
@@ -130,11 +131,16 @@ fn exact(driver: &str, queues: u16, engine: &str) {
         after.assert_agree(&before);
         let lost = lost_at_sender() - lost_before;
         let offered = after.a.peer_sent - before.a.peer_sent;
-        assert!((total..total + 200).contains(&(offered + lost)), "pkt-gen {sent}, A's device {offered}, lost there {lost}");
+        assert!(
+            (total..total + 200).contains(&(offered + lost)),
+            "pkt-gen {sent}, A's device {offered}, lost there {lost}"
+        );
         let arrived = after.c.peer_received - before.c.peer_received;
         assert!(arrived > total / 100, "only {arrived} of {total} came through");
         let drops = after.drops_since(&before);
-        println!("{driver}, {engine:?}, to {to}: of {total} {lost} lost at A, {arrived} at C, gateway dropped {drops:?}");
+        println!(
+            "{driver}, {engine:?}, to {to}: of {total} {lost} lost at A, {arrived} at C, gateway dropped {drops:?}"
+        );
         // A full ring is the only reason there is.
         let known = ["tx_full", "handover_full", "multicast_unwanted", "no_buffer"];
         assert!(drops.keys().all(|reason| known.contains(&reason.as_str())), "{drops:?}");
@@ -158,8 +164,32 @@ fn pkt_gen(
     let family = if to.is_ipv4() { "-4" } else { "-6" };
     let (count, rate, threads) = (count.to_string(), rate.to_string(), threads.to_string());
     let words = [
-        env!("CARGO_BIN_EXE_ferrule"), "--json", "pkt-gen", "-i", "packet:ab0", "-f", "tx", family, "-w", "0", "-s",
-        &source, "-d", &destination, "-D", &mac, "-n", &count, "-R", &rate, "-p", &threads, "-a", "0", "-c", &threads,
+        env!("CARGO_BIN_EXE_ferrule"),
+        "--json",
+        "pkt-gen",
+        "-i",
+        "packet:ab0",
+        "-f",
+        "tx",
+        family,
+        "-w",
+        "0",
+        "-s",
+        &source,
+        "-d",
+        &destination,
+        "-D",
+        &mac,
+        "-n",
+        &count,
+        "-R",
+        &rate,
+        "-p",
+        &threads,
+        "-a",
+        "0",
+        "-c",
+        &threads,
     ];
     let done = host.run(&words, Duration::from_secs(60))?.success()?;
     let last = done.stdout.lines().last().unwrap_or_default();

@@ -73,10 +73,9 @@ fn vlans(driver: &str, client: Option<Vlan>, server: Option<Vlan>) {
         let mut at_server = c.packet_socket("cb0").unwrap();
         let mut at_client = a.packet_socket("ab0").unwrap();
         assert!(Ping::new(to).count(1).run(&a).unwrap().is_clean());
-        for (socket, vlan, mac) in [
-            (&mut at_server, server, lab.mac("b", "bc0")),
-            (&mut at_client, client, lab.mac("b", "ba0")),
-        ] {
+        for (socket, vlan, mac) in
+            [(&mut at_server, server, lab.mac("b", "bc0")), (&mut at_client, client, lab.mac("b", "ba0"))]
+        {
             let ethertype = if to.is_ipv4() { IPV4 } else { IPV6 };
             let from_gateway = |frame: &[u8]| {
                 Seen::read(frame).is_some_and(|seen| seen.ethernet.source == mac && seen.ethertype == ethertype)

@@ -95,7 +95,7 @@ impl Worker {
             found += self.take_over();
         }
         if self.host.as_ref().is_some_and(|h| !h.from_host.is_empty()) {
-            found += self.from_host();
+            found += self.take_from_host();
         }
         if self.rings.relay_from.iter().any(|r| !r.is_empty()) {
             found += self.send_relayed();
@@ -353,7 +353,7 @@ impl Worker {
     fn finish_packet(&mut self, packet: Packet) {
         match packet.verdict() {
             Verdict::Forward => self.egress(packet),
-            Verdict::Host(class) => self.to_host(packet, class),
+            Verdict::Host(_) => self.punt(packet),
             Verdict::Drop(reason) => context!(self).discard(packet, reason),
             // A held packet left an empty buffer here (Context::hold); of a consumed one the stage has taken what it wanted.
             Verdict::Held | Verdict::Consumed(_) => self.pool.free(packet.frame),
@@ -589,7 +589,7 @@ impl Worker {
     }
 
     /// Gives a packet to the host I/O thread.
-    fn to_host(&mut self, packet: Packet, _class: crate::verdict::PuntClass) {
+    fn punt(&mut self, packet: Packet) {
         let class = punt::class(&packet);
         let Some(host) = self.host.as_mut() else {
             self.answer(packet);
@@ -623,7 +623,7 @@ impl Worker {
     }
 
     /// Packets from the host: parsed by the I/O thread, the Out hook judges them.
-    fn from_host(&mut self) -> usize {
+    fn take_from_host(&mut self) -> usize {
         let start = clock::cycles();
         let Some(host) = self.host.as_mut() else { return 0 };
         let n = host.from_host.slots().min(self.options.batch);
@@ -674,8 +674,7 @@ impl Worker {
         let mut mine = std::mem::take(&mut self.out);
         batch.consume(|packet| {
             let mut packet = packet.take();
-            // Multiplied so that a stage's buckets, which use the hash too, do not all lie in one slice on each worker.
-            let owner = (u64::from(hash::of(seed, &mut packet)) * workers as u64 >> 32) as usize;
+            let owner = hash::owner(hash::of(seed, &mut packet), workers);
             if owner == me {
                 let _ = mine.push(packet);
             } else {
