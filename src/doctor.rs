@@ -1,34 +1,73 @@
-//! `ferrule doctor`: facts of the host as findings.
+//! `ferrule doctor`: the host and its devices as findings, for the running gateway or before a start.
 
 #![forbid(unsafe_code)]
 
-use crate::kernel::doctor;
+use ferrule_config::gateway::{Driver, Gateway};
+
+use crate::failure::Failure;
+use crate::kernel::doctor::{Problem, Report, examine};
 use crate::snapshot::{Finding, Severity};
 
-/// Examines devices and the host for workers on these cores.
+/// Looks at the host and at every device that the configuration names.
+///
+/// # Errors
+/// [`Failure::Input`] for a device that does not exist, [`Failure::Runtime`] when the kernel does not answer.
+pub fn before_start(gateway: &Gateway) -> Result<Vec<Finding>, Failure> {
+    // A TAP is made when there is none, so it need not exist.
+    let named = gateway.ports.iter().filter(|p| !matches!(p.driver.value, Driver::Tap { .. }));
+    let names: Vec<&str> = named.filter_map(|p| p.driver.value.device()).map(|d| d.value.as_str()).collect();
+    let cores: Vec<usize> = gateway.engine.cores.iter().map(|c| usize::from(c.value)).collect();
+    let report = examine(&names, &cores).map_err(|e| Failure::input(e.to_string()))?;
+    Ok(findings(&report))
+}
+
+/// Looks at devices and the host for workers on these cores; what keeps it from looking is a finding itself.
 pub fn host(devices: &[String], cores: &[usize]) -> Vec<Finding> {
-    let report = match doctor::examine(devices, cores) {
-        Ok(report) => report,
+    match examine(devices, cores) {
+        Ok(report) => findings(&report),
         Err(error) => {
-            return vec![Finding {
-                severity: Severity::Error,
-                subject: "host".to_owned(),
-                text: error.to_string(),
-                mend: None,
-            }];
+            let (severity, subject) = (Severity::Error, "host".to_owned());
+            vec![Finding { severity, subject, text: error.to_string(), mend: None }]
         }
-    };
-    let facts = report.lines().into_iter().map(|text| Finding {
-        severity: Severity::Ok,
-        subject: "facts".to_owned(),
-        text,
-        mend: None,
-    });
-    let problems = report.problems.iter().map(|p| Finding {
-        severity: Severity::Warning,
+    }
+}
+
+/// A report as findings: the facts, then what is to be mended.
+pub fn findings(report: &Report) -> Vec<Finding> {
+    let fact = |text: String| Finding { severity: Severity::Ok, subject: "facts".to_owned(), text, mend: None };
+    let mut all: Vec<Finding> = report.lines().into_iter().map(fact).collect();
+    all.extend(report.problems.iter().map(problem));
+    all
+}
+
+/// A missing capability or a device that is down keeps the gateway from working; the rest costs speed or surprises.
+fn problem(p: &Problem) -> Finding {
+    let fatal = p.what.contains("capability") || p.what.contains("cap_") || p.what.contains("/dev/net/tun");
+    Finding {
+        severity: if fatal { Severity::Error } else { Severity::Warning },
         subject: p.subject.clone(),
         text: p.what.clone(),
         mend: Some(p.mend.clone()),
-    });
-    facts.chain(problems).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_device_is_named_with_those_there_are() {
+        let gateway = ferrule_config::gateway::parse("[[port]]\nname = \"wan\"\ndevice = \"nosuch0\"\n").unwrap();
+        let Err(Failure::Input(text)) = before_start(&gateway) else { panic!("found it") };
+        assert!(text.contains("nosuch0") && text.contains("lo"), "{text}");
+    }
+
+    #[test]
+    fn problems_come_with_what_to_type() {
+        let p =
+            |what: &str| Problem { subject: "eth0".into(), what: what.into(), mend: "ethtool -K eth0 gro off".into() };
+        let f = problem(&p("generic-receive-offload is on"));
+        assert_eq!((f.severity, f.mend.as_deref()), (Severity::Warning, Some("ethtool -K eth0 gro off")));
+        assert_eq!(problem(&p("the capability cap_net_raw is missing")).severity, Severity::Error);
+    }
 }

@@ -4,19 +4,21 @@
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::cli::commands::{Program, emit_json};
-use crate::cli::{CheckArgs, Common, CompareArgs, LabArgs, PrivilegeTestArgs, RunArgs};
-use crate::control::DEFAULT_SOCKET;
+use crate::cli::commands::{Program, emit, emit_json};
+use crate::cli::{Common, CompareArgs, LabArgs, LabCommand, LabOptions, LabRouter, PrivilegeTestArgs, RunArgs};
+use crate::control::{Client, DEFAULT_SOCKET};
 use crate::daemon;
 use crate::failure::Failure;
-use crate::pktgen::{Opened, Opener, Wanted};
+use crate::lab::{Counters, GatewayRouter, KernelCounters, KernelRouter, Lab, LabError, Offloads, Router, command};
+use crate::log;
+use crate::pktgen::Opener;
+use crate::pktgen::device::Devices;
 use crate::privilege::helper::Actions;
 use crate::privilege::{self, Plan};
-use crate::snapshot::Finding;
 
 /// The program as it was built.
 pub struct Ferrule;
@@ -33,16 +35,32 @@ impl Program for Ferrule {
         daemon::run(&daemon::RunOptions { config, socket, state_directory })
     }
 
-    fn check(&self, _args: &CheckArgs, _common: &Common) -> Result<String, Failure> {
-        Err(missing("check"))
-    }
-
-    fn doctor(&self, _file: &Path) -> Result<Vec<Finding>, Failure> {
-        Err(missing("doctor FILE"))
-    }
-
-    fn lab(&self, _args: &LabArgs, _common: &Common, _out: &mut dyn Write) -> Result<(), Failure> {
-        Err(missing("lab"))
+    fn lab(&self, args: &LabArgs, _common: &Common, out: &mut dyn Write) -> Result<(), Failure> {
+        match &args.command {
+            LabCommand::Down => {
+                command::down(&args.directory, &args.name).map_err(lab_failure)?;
+                emit(out, &format!("lab {} is down\n", args.name))
+            }
+            LabCommand::Exec { host, command: words } => {
+                let status = command::exec(&args.directory, &args.name, host, words).map_err(lab_failure)?;
+                if status.success() { Ok(()) } else { Err(Failure::runtime(format!("{}: {status}", words[0]))) }
+            }
+            LabCommand::Up(options) => {
+                let (request, router) = (lab_options(args, options), router(options)?);
+                command::up(&request, &*router, out).map(drop).map_err(lab_failure)
+            }
+            LabCommand::Demo(options) => {
+                let kernel = options.driver == LabRouter::Kernel;
+                let counters = |lab: &Lab| -> Box<dyn Counters> {
+                    if kernel {
+                        return Box::new(KernelCounters::new(lab).expect("a lab that is up has its host b"));
+                    }
+                    Box::new(GatewayCounters { socket: GatewayRouter::socket(lab) })
+                };
+                let (request, router) = (lab_options(args, options), router(options)?);
+                command::demo(&request, &*router, &counters, out).map_err(lab_failure)
+            }
+        }
     }
 
     fn compare(&self, _args: &CompareArgs, _common: &Common, _out: &mut dyn Write) -> Result<(), Failure> {
@@ -50,7 +68,7 @@ impl Program for Ferrule {
     }
 
     fn opener(&self) -> &dyn Opener {
-        self
+        &Devices
     }
 
     fn helper(&self) -> Result<(), Failure> {
@@ -69,6 +87,63 @@ impl Program for Ferrule {
     }
 }
 
+/// What forwards in the lab's B.
+fn router(options: &LabOptions) -> Result<Box<dyn Router>, Failure> {
+    let driver = match options.driver {
+        LabRouter::Kernel => return Ok(Box::new(KernelRouter)),
+        LabRouter::Auto => "auto",
+        LabRouter::Xdp => "xdp",
+        LabRouter::Packet => "packet",
+    };
+    if options.offload && options.driver != LabRouter::Packet {
+        return Err(Failure::input("--offload needs --driver packet: AF_XDP carries no super-packets"));
+    }
+    let program = std::env::current_exe().map_err(|e| Failure::runtime(format!("cannot find this program: {e}")))?;
+    Ok(Box::new(GatewayRouter { offload: options.offload, ..GatewayRouter::new(program, driver) }))
+}
+
+/// The counters of the lab's gateway, over its control socket.
+struct GatewayCounters {
+    socket: PathBuf,
+}
+
+impl Counters for GatewayCounters {
+    fn snapshot(&self) -> Vec<(String, u64)> {
+        let snapshot = match Client::connect(&self.socket).and_then(|mut c| c.snapshot()) {
+            Ok(snapshot) => snapshot,
+            Err(e) => {
+                log::once("lab counters", format!("the gateway's counters cannot be read: {e}"));
+                return Vec::new();
+            }
+        };
+        let ports = snapshot.ports.iter().flat_map(|p| {
+            let row = |what: &str, count| (format!("{} {what}", p.name), count);
+            [row("received", p.received.packets), row("transmitted", p.transmitted.packets)]
+        });
+        let drops = snapshot.drops.iter().map(|d| (format!("dropped {}", d.name), d.count));
+        ports.chain(drops).collect()
+    }
+}
+
+fn lab_failure(e: LabError) -> Failure {
+    match e {
+        LabError::Request(_) | LabError::NoLab { .. } | LabError::NoHost { .. } => Failure::input(e.to_string()),
+        other => Failure::runtime(other.to_string()),
+    }
+}
+
+fn lab_options(args: &LabArgs, options: &LabOptions) -> command::LabOptions {
+    command::LabOptions {
+        name: args.name.clone(),
+        directory: args.directory.clone(),
+        queues: options.queues,
+        mtu: options.mtu,
+        hosts: options.hosts,
+        ipv4_only: options.no_ipv6,
+        offloads: if options.offload { Offloads::On } else { Offloads::Off },
+    }
+}
+
 /// A helper that can do nothing yet: the daemon's own actions are given here when it is wired.
 struct NoActions;
 
@@ -78,10 +153,4 @@ impl Actions for NoActions {
     }
 
     fn daemon_gone(&mut self) {}
-}
-
-impl Opener for Ferrule {
-    fn open(&self, wanted: &Wanted<'_>) -> Result<Opened, Failure> {
-        Err(Failure::input(format!("driver {} is not part of this build; `-i null` is", wanted.driver)))
-    }
 }

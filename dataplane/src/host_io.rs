@@ -192,7 +192,7 @@ impl HostIo {
 
     fn give(&mut self, mut packet: Packet, rung: &mut [bool]) {
         let workers = self.ends.len();
-        let owner = ((u64::from(hash::of(self.shared.seed, &mut packet)) * workers as u64) >> 32) as usize;
+        let owner = hash::owner(hash::of(self.shared.seed, &mut packet), workers);
         let Some(end) = self.ends.get_mut(owner) else {
             self.counters.count_drop(DropReason::HostRingFull);
             self.pool.free(packet.frame);

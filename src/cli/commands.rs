@@ -5,6 +5,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use ferrule_config::Color;
 use serde::Serialize;
 
 use super::{
@@ -12,8 +13,8 @@ use super::{
 };
 use crate::control::{Client, Request, RouteQuery};
 use crate::failure::Failure;
-use crate::snapshot::{Finding, Severity};
-use crate::{log, pktgen, show, top};
+use crate::snapshot::Severity;
+use crate::{configuration, log, pktgen, show, top};
 
 /// The parts of the program that need more than the control socket.
 pub trait Program {
@@ -22,18 +23,6 @@ pub trait Program {
     /// # Errors
     /// Why it could not start, or why it ended.
     fn run(&self, args: &RunArgs, common: &Common) -> Result<(), Failure>;
-
-    /// `ferrule check`: the text to print.
-    ///
-    /// # Errors
-    /// [`Failure::Input`] with every error of the file.
-    fn check(&self, args: &CheckArgs, common: &Common) -> Result<String, Failure>;
-
-    /// `ferrule doctor FILE`: what would hurt.
-    ///
-    /// # Errors
-    /// When the file is bad.
-    fn doctor(&self, file: &Path) -> Result<Vec<Finding>, Failure>;
 
     /// `ferrule lab`.
     ///
@@ -72,8 +61,8 @@ pub fn dispatch(cli: Cli, program: &dyn Program, out: &mut dyn Write) -> Result<
     log::set_threshold(common.log.into());
     match cli.command {
         Command::Run(args) => program.run(&args, &common),
-        Command::Check(args) => emit(out, &program.check(&args, &common)?),
-        Command::Doctor(args) => doctor(&args, program, &common, out),
+        Command::Check(args) => check(&args, &common, out),
+        Command::Doctor(args) => doctor(&args, &common, out),
         Command::Show(args) => show(&args, &common, out),
         Command::Reload(args) => {
             let path = args.file.as_deref().map(absolute).transpose()?;
@@ -144,9 +133,37 @@ fn change(request: Request, common: &Common, out: &mut dyn Write) -> Result<(), 
     done(&text, common, out)
 }
 
-fn doctor(args: &DoctorArgs, program: &dyn Program, common: &Common, out: &mut dyn Write) -> Result<(), Failure> {
+#[derive(Serialize)]
+struct CheckReport {
+    file: String,
+    good: bool,
+    remarks: Vec<configuration::Remark>,
+    /// The canonical form, with --print.
+    canonical: Option<String>,
+}
+
+fn check(args: &CheckArgs, common: &Common, out: &mut dyn Write) -> Result<(), Failure> {
+    let color = if !common.json && log::may_colour(&io::stdout()) { Color::Yes } else { Color::No };
+    let checked = configuration::check(&args.file, color)?;
+    let file = args.file.display().to_string();
+    let canonical = checked.gateway.as_ref().filter(|_| args.print).map(ToString::to_string);
+    let good = checked.gateway.is_some();
+    if common.json {
+        emit_json(out, &CheckReport { file: file.clone(), good, remarks: checked.remarks, canonical })?;
+    } else {
+        emit(out, &checked.text)?;
+        match (good, canonical) {
+            (true, Some(text)) => emit(out, &text)?,
+            (true, None) => emit(out, &format!("{file}: good\n"))?,
+            (false, _) => {}
+        }
+    }
+    if good { Ok(()) } else { Err(Failure::input(format!("{file} cannot be used"))) }
+}
+
+fn doctor(args: &DoctorArgs, common: &Common, out: &mut dyn Write) -> Result<(), Failure> {
     let findings = match &args.file {
-        Some(file) => program.doctor(file)?,
+        Some(file) => crate::doctor::before_start(&configuration::load(file)?)?,
         None => Client::connect(&common.socket)?.doctor()?,
     };
     if common.json {

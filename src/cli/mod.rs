@@ -245,9 +245,15 @@ pub struct StopArgs {
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo ferrule lab demo\n  sudo ferrule lab up --queues 2 --mtu 9000 --driver packet\n  \
-    sudo ferrule lab exec A ping -c 3 10.2.0.10\n  sudo ferrule lab down"
+    sudo ferrule lab exec a ping -c 3 10.2.0.10\n  sudo ferrule lab down"
 )]
 pub struct LabArgs {
+    /// Name of the lab, so that several can be up
+    #[arg(long, global = true, default_value = crate::lab::command::DEFAULT_NAME)]
+    pub name: String,
+    /// Directory of its state file
+    #[arg(long, global = true, value_name = "DIR", default_value = crate::lab::DEFAULT_DIRECTORY)]
+    pub directory: PathBuf,
     /// What
     #[command(subcommand)]
     pub command: LabCommand,
@@ -262,7 +268,7 @@ pub enum LabCommand {
     Down,
     /// Run a command in the namespace of a host
     Exec {
-        /// A, B, C, A1, A2, ...
+        /// a, b, c; a2, c2, ... with several hosts
         host: String,
         /// The command and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
@@ -276,11 +282,11 @@ pub enum LabCommand {
 #[derive(Clone, Debug, Args)]
 pub struct LabOptions {
     /// Hosts on each side
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub hosts: u32,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub hosts: u16,
     /// Queue pairs of each veth
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub queues: u32,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub queues: u16,
     /// MTU of all links
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=16114))]
     pub mtu: u32,

@@ -132,7 +132,7 @@ struct JsonSummary<'a> {
     function: &'a str,
     driver: &'a str,
     summary: Summary,
-    /// rx: frames that the device lost; tx: frames that it refused.
+    /// rx: frames that the device lost; tx: frames that it refused; ping: those that did not come back.
     lost: u64,
     /// rx --own: frames of others.
     others: u64,
@@ -253,7 +253,12 @@ pub fn run(plan: &Plan, args: &PktGenArgs, opened: Opened, json: bool, out: &mut
             }
         }
         Function::Ping => match rtt {
-            Some((min, mean)) => say(&format!("RTT over {} packets: min {min} av {mean} ns", totals.packets)),
+            Some((min, mean)) => {
+                say(&format!("RTT over {} packets: min {min} av {mean} ns", totals.packets));
+                if lost > 0 {
+                    say(&format!("{lost} packets did not come back"));
+                }
+            }
             None => say(&format!("{} packets sent, none came back", totals.packets)),
         },
         Function::Pong => say(&format!("answered {} packets", totals.packets)),
@@ -405,7 +410,8 @@ impl Task<'_> {
             idle = idle.saturating_add(1);
             if idle > SPINS {
                 receiver.wait(Duration::from_millis(10));
-                if self.idle_ends && last.elapsed() >= Duration::from_secs(1) {
+                // As in pkt-gen: the first packet is waited for without end.
+                if self.idle_ends && self.received.load(Relaxed) > 0 && last.elapsed() >= Duration::from_secs(1) {
                     break;
                 }
             } else {
@@ -438,6 +444,8 @@ impl Task<'_> {
     fn ping(&self, queue: Queue) -> Result<End, PortError> {
         let mut pinger = Pinger::new(queue, Template::new(&self.plan.spec, 1));
         let mut pacer = self.plan.rate.map(|r| Pacer::new(r, 1, monotonic()));
+        // The first look gives the device buffers to receive into.
+        pinger.receive(monotonic())?;
         let (mut answered_or_given_up, mut sent_at, mut reported) = (true, Instant::now(), Instant::now());
         while !self.over() && self.plan.count.is_none_or(|n| pinger.sent < n) {
             let now = monotonic();
@@ -463,7 +471,8 @@ impl Task<'_> {
         while pinger.round_trips.all_count < pinger.sent && Instant::now() < deadline && !self.over() {
             pinger.receive(monotonic())?;
         }
-        let end = End { rtt: pinger.round_trips.overall(), ..End::default() };
+        let lost = pinger.sent - pinger.round_trips.all_count.min(pinger.sent);
+        let end = End { lost, rtt: pinger.round_trips.overall(), ..End::default() };
         pinger.close();
         Ok(end)
     }

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod device;
 pub mod engine;
 pub mod null;
 pub mod pacer;
@@ -96,7 +97,7 @@ pub struct PktGenArgs {
     /// Plain numbers: pps and bps in place of Mpps and Gbps
     #[arg(short = 'N')]
     pub no_units: bool,
-    /// rx: end when nothing has come for a second (after the first packet, or since the start)
+    /// rx: end when nothing has come for a second after the first packet
     #[arg(short = 'W')]
     pub end_when_idle: bool,
     /// Mean and standard deviation over the last fifteen reports

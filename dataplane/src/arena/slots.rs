@@ -40,6 +40,7 @@ impl<T, const N: usize> Default for Slots<T, N> {
 
 impl<T, const N: usize> Slots<T, N> {
     /// An empty row with its memory.
+    #[allow(clippy::new_without_default)]
     pub fn new() -> Slots<T, N> {
         Slots { slots: Box::new_uninit_slice(N), len: 0 }
     }

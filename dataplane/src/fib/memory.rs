@@ -4,6 +4,7 @@
 //! The big tables are reserved at their full size and never move, so that readers need neither a lock nor a second
 //! pointer. They are asked from the allocator already zeroed: a page that was never written costs nothing.
 
+use crate::arena::advise_huge_pages;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use zerocopy::FromZeros;
 
@@ -15,7 +16,9 @@ const PAGE_BYTES: usize = 4096;
 /// # Panics
 /// If the address space cannot hold them, as any allocation does.
 pub(crate) fn zeroed_u32<const N: usize>() -> Box<[AtomicU32; N]> {
-    <[AtomicU32; N]>::new_box_zeroed().unwrap_or_else(|_| out_of_memory(N * 4))
+    let table = <[AtomicU32; N]>::new_box_zeroed().unwrap_or_else(|_| out_of_memory(N * 4));
+    advise_huge_pages(&*table);
+    table
 }
 
 /// `N` zero words of 64 bits, on the heap.
@@ -23,7 +26,9 @@ pub(crate) fn zeroed_u32<const N: usize>() -> Box<[AtomicU32; N]> {
 /// # Panics
 /// If the address space cannot hold them, as any allocation does.
 pub(crate) fn zeroed_u64<const N: usize>() -> Box<[AtomicU64; N]> {
-    <[AtomicU64; N]>::new_box_zeroed().unwrap_or_else(|_| out_of_memory(N * 8))
+    let table = <[AtomicU64; N]>::new_box_zeroed().unwrap_or_else(|_| out_of_memory(N * 8));
+    advise_huge_pages(&*table);
+    table
 }
 
 /// `count` zero words of 32 bits, on the heap.

@@ -2,12 +2,14 @@
 
 #![forbid(unsafe_code)]
 
+use std::sync::{Arc, LazyLock};
+
 use etherparse::PacketBuilder;
 
 use crate::arena::{Arena, DEFAULT_STRIDE, HugePages, Pool};
 use crate::clock::Nanos;
 use crate::counters::WorkerCounters;
-use crate::fib::{RoutingTable, TableLimits};
+use crate::fib::{Fib, RoutingTable, TableLimits};
 use crate::packet::hash::HashSeed;
 use crate::packet::parse::{Ingress, parse};
 use crate::packet::{Flags, Offload, Packet, PortId};
@@ -74,9 +76,9 @@ pub fn ports() -> PortTable {
 
 /// Routes that lead nowhere: nothing in this folder looks them up.
 pub fn shared(ports: PortTable) -> Shared {
-    let limits = TableLimits { adjacencies: 64, multipath_groups: 1 };
-    let fib = RoutingTable::new(&Domain::new(1), limits).fib();
-    Shared { fib, ports, seed: HashSeed(0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321) }
+    // Making the tables takes longer than most tests, and none of them changes a route.
+    static FIB: LazyLock<Arc<Fib>> = LazyLock::new(|| RoutingTable::new(&Domain::new(1), TableLimits::default()).fib());
+    Shared { fib: FIB.clone(), ports, seed: HashSeed(0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321) }
 }
 
 impl Bench {

@@ -55,8 +55,8 @@ pub fn ipv4_header_is_valid(h: &[u8; 20]) -> bool {
     /// 0xffff * INVERSE = 1 modulo 2^64.
     const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
     const _: () = assert!(INVERSE.wrapping_mul(0xffff) == 1);
-    let word = |at: usize| u64::from(u32::from_ne_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]));
-    let sum = word(0) + word(4) + word(8) + word(12) + word(16);
+    let (words, _) = h.as_chunks::<4>();
+    let sum: u64 = words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum();
     sum != 0 && sum.wrapping_mul(INVERSE) <= u64::MAX / 0xffff
 }
 

@@ -66,6 +66,13 @@ pub fn v6(
     mix(seed, a, b, u64::from(protocol) | 1 << 16)
 }
 
+/// The worker, of so many, that owns the flow of this hash. Multiplied so that a stage's buckets, which use the hash too, do not all lie in
+/// one slice on each worker.
+#[inline(always)]
+pub fn owner(hash: u32, workers: usize) -> usize {
+    ((u64::from(hash) * workers as u64) >> 32) as usize
+}
+
 /// Hash of a parsed packet, computed once.
 #[inline]
 pub fn of(seed: HashSeed, packet: &mut Packet) -> u32 {

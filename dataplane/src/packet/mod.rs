@@ -250,31 +250,25 @@ impl Packet {
     /// The IPv4 source; meaningful for [`Family::V4`].
     #[inline(always)]
     pub fn source_v4(&self) -> u32 {
-        let h = self.frame.header();
-        u32::from_be_bytes([h[26], h[27], h[28], h[29]])
+        u32::from_be_bytes(plain::bytes(self.frame.header(), 26))
     }
 
     /// The IPv4 destination; meaningful for [`Family::V4`].
     #[inline(always)]
     pub fn destination_v4(&self) -> u32 {
-        let h = self.frame.header();
-        u32::from_be_bytes([h[30], h[31], h[32], h[33]])
+        u32::from_be_bytes(plain::bytes(self.frame.header(), 30))
     }
 
     /// The IPv6 source; meaningful for [`Family::V6`].
     #[inline(always)]
     pub fn source_v6(&self) -> u128 {
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&self.frame.header()[22..38]);
-        u128::from_be_bytes(bytes)
+        u128::from_be_bytes(plain::bytes(self.frame.header(), 22))
     }
 
     /// The IPv6 destination; meaningful for [`Family::V6`].
     #[inline(always)]
     pub fn destination_v6(&self) -> u128 {
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&self.frame.header()[38..54]);
-        u128::from_be_bytes(bytes)
+        u128::from_be_bytes(plain::bytes(self.frame.header(), 38))
     }
 
     /// Bytes of the IP packet, from its header on.

@@ -13,21 +13,34 @@ use crate::ports::MAC_MASK;
 /// The first 128 bytes of a frame's buffer; bytes past the frame's end are stale, so its length is compared first.
 pub type Window = [u8; HEADER_WINDOW];
 
+/// `N` bytes from a constant offset, as one load: put together byte by byte, the compiler takes them apart again for the tests.
 #[inline(always)]
-pub(super) fn be16(h: &Window, at: usize) -> u16 {
-    u16::from_be_bytes([h[at], h[at + 1]])
+pub fn bytes<const N: usize>(h: &Window, at: usize) -> [u8; N] {
+    h[at..].first_chunk().copied().unwrap_or([0; N])
 }
 
 #[inline(always)]
-fn be32(h: &Window, at: usize) -> u32 {
-    u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]])
+fn be16(h: &Window, at: usize) -> u16 {
+    u16::from_be_bytes(bytes(h, at))
 }
+
+#[inline(always)]
+fn word(h: &Window, at: usize) -> u32 {
+    u32::from_ne_bytes(bytes(h, at))
+}
+
+/// EtherType, version and header length of IPv4 without options, as they stand in the frame.
+const SHAPE_V4: u32 = u32::from_ne_bytes([0x08, 0x00, 0x45, 0]);
+const SHAPE_MASK_V4: u32 = u32::from_ne_bytes([0xff, 0xff, 0xff, 0]);
+/// EtherType and version of IPv6.
+const SHAPE_V6: u32 = u32::from_ne_bytes([0x86, 0xdd, 0x60, 0]);
+const SHAPE_MASK_V6: u32 = u32::from_ne_bytes([0xff, 0xff, 0xf0, 0]);
 
 /// To our MAC, and from one that is no group address: one comparison of the first eight bytes.
 #[inline(always)]
 fn is_addressed(h: &Window, ingress: &Ingress<'_>) -> bool {
     const GROUP_BIT: u64 = u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 1, 0]);
-    u64::from_ne_bytes([h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]]) & (MAC_MASK | GROUP_BIT) == ingress.mac
+    u64::from_ne_bytes(bytes(h, 0)) & (MAC_MASK | GROUP_BIT) == ingress.mac
 }
 
 /// By first byte of an address: false for 0/8, 127/8 and 224/3 (RFC 1812, 5.3.7), and for 169/8, of which the slow path finds 169.254/16
@@ -53,14 +66,14 @@ static UNICAST: [bool; 256] = {
 pub fn is_v4(h: &Window, len: usize, ingress: &Ingress<'_>) -> bool {
     let total = usize::from(be16(h, 16));
     len >= 34
-        && be32(h, 12) & 0xffff_ff00 == 0x0800_4500
+        && word(h, 12) & SHAPE_MASK_V4 == SHAPE_V4
         && is_addressed(h, ingress)
         && total + ETHERNET_LEN == len
         && total <= ingress.mtu
         && be16(h, 20) & 0x3fff == 0
         && UNICAST[usize::from(h[26])] & UNICAST[usize::from(h[30])]
-        && be32(h, 26) != be32(h, 30)
-        && checksum::ipv4_header_is_valid(h[14..34].first_chunk().unwrap_or(&[0; 20]))
+        && word(h, 26) != word(h, 30)
+        && checksum::ipv4_header_is_valid(&bytes(h, 14))
 }
 
 /// Whether a frame of one segment of `len` bytes is a plain IPv6 packet, whole, TCP, UDP or ICMPv6.
@@ -70,14 +83,14 @@ pub fn is_v4(h: &Window, len: usize, ingress: &Ingress<'_>) -> bool {
 #[inline(always)]
 pub fn is_v6(h: &Window, len: usize, ingress: &Ingress<'_>) -> bool {
     len >= 54
-        && be32(h, 12) & 0xffff_f000 == 0x86dd_6000
+        && word(h, 12) & SHAPE_MASK_V6 == SHAPE_V6
         && is_addressed(h, ingress)
         && usize::from(be16(h, 18)) + 54 == len
         && len - ETHERNET_LEN <= ingress.mtu
         && matches!(h[20], 6 | 17 | 58)
         && (h[22] & 0xe0 == 0x20 || h[22] & 0xfe == 0xfc)
         && h[38].wrapping_add(2) > 2
-        && h[22..38] != h[38..54]
+        && bytes::<16>(h, 22) != bytes::<16>(h, 38)
 }
 
 /// Whether the transport header at `l4`, with `have` bytes from there on, is a TCP or UDP header in order, and not one of a DHCP client.

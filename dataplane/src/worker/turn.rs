@@ -353,7 +353,7 @@ impl Worker {
     fn finish_packet(&mut self, packet: Packet) {
         match packet.verdict() {
             Verdict::Forward => self.egress(packet),
-            Verdict::Host(class) => self.give_to_host(packet, class),
+            Verdict::Host(_) => self.punt(packet),
             Verdict::Drop(reason) => context!(self).discard(packet, reason),
             // A held packet left an empty buffer here (Context::hold); of a consumed one the stage has taken what it wanted.
             Verdict::Held | Verdict::Consumed(_) => self.pool.free(packet.frame),
@@ -589,7 +589,7 @@ impl Worker {
     }
 
     /// Gives a packet to the host I/O thread.
-    fn give_to_host(&mut self, packet: Packet, _class: crate::verdict::PuntClass) {
+    fn punt(&mut self, packet: Packet) {
         let class = punt::class(&packet);
         let Some(host) = self.host.as_mut() else {
             self.answer(packet);
@@ -674,8 +674,7 @@ impl Worker {
         let mut mine = std::mem::take(&mut self.out);
         batch.consume(|packet| {
             let mut packet = packet.take();
-            // Multiplied so that a stage's buckets, which use the hash too, do not all lie in one slice on each worker.
-            let owner = ((u64::from(hash::of(seed, &mut packet)) * workers as u64) >> 32) as usize;
+            let owner = hash::owner(hash::of(seed, &mut packet), workers);
             if owner == me {
                 let _ = mine.push(packet);
             } else {

@@ -21,7 +21,7 @@ use crate::quiesce::Domain;
 use crate::stage::{Shared, Stage};
 use crate::verdict::PuntClass;
 use crate::wake::Waker;
-use crate::worker::{Dispatch, Mailbox, Options, Parts, Rings, Worker};
+use crate::worker::{Command, Dispatch, Mailbox, Options, Parts, Rings, Worker};
 
 /// Why a world could not be put together.
 #[derive(Debug, thiserror::Error)]
@@ -294,7 +294,7 @@ impl Builder {
         for (port, _) in self.ports.iter().enumerate().filter(|(_, plan)| plan.vlan.is_none()) {
             for worker in 0..n {
                 let (pair, peer) = memory::queue(PortId(port as u16), self.ring);
-                world.attach(worker, pair);
+                world.command(worker, Command::Attach(pair));
                 world.peers[port][worker] = Some(peer);
             }
         }

@@ -61,7 +61,7 @@ impl World {
         packet.flags.set(Flags::FROM_HOST);
         parse::parse_from_host(&mut packet, &self.shared.ports);
         let workers = host.ends.len();
-        let owner = ((u64::from(hash::of(self.shared.seed, &mut packet)) * workers as u64) >> 32) as usize;
+        let owner = hash::owner(hash::of(self.shared.seed, &mut packet), workers);
         match host.ends[owner].from_host.push(packet) {
             Ok(()) => {
                 host.counters.ring_in.add(1);

@@ -204,8 +204,8 @@ impl World {
         self.workers[worker].obey(command);
     }
 
-    /// Gives a port another queue pair on one worker (of any driver). Its memory queue, if it had one, is gone from the worker; what had
-    /// left it can still be collected.
+    /// Gives a port another queue pair on one worker (of any driver). What it had is detached first, with the event that tells of it; what
+    /// had left by its memory queue can still be collected.
     pub fn attach(&mut self, worker: usize, pair: QueuePair) {
         self.command(worker, Command::Detach(pair.port));
         self.command(worker, Command::Attach(pair));

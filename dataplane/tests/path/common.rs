@@ -16,10 +16,6 @@ pub const MAC_B9: MacAddress = MacAddress([2, 0, 0, 0, 0xb, 9]);
 pub const MILLISECOND: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 
-pub fn v4(address: &str) -> Ipv4Addr {
-    address.parse().unwrap()
-}
-
 pub fn v6(address: &str) -> Ipv6Addr {
     address.parse().unwrap()
 }
@@ -36,16 +32,13 @@ pub fn prefix(prefix: &str) -> Prefix {
 pub fn ports() -> Builder {
     let a = PortPlan::new("a").address("198.18.0.1/24".parse().unwrap()).address("2001:db8:a::1/64".parse().unwrap());
     let b = PortPlan::new("b").address("198.19.0.1/24".parse().unwrap()).address("2001:db8:b::1/64".parse().unwrap());
-    World::builder()
-        .port(a.address("fe80::a/64".parse().unwrap()))
-        .port(b.address("fe80::b/64".parse().unwrap()))
+    World::builder().port(a.address("fe80::a/64".parse().unwrap())).port(b.address("fe80::b/64".parse().unwrap()))
 }
 
 /// Makes the two known neighbours, .9 and ::9 of each link, and routes 203.0.113.0/24 and 2001:db8:f::/48 behind b's.
 pub fn world(builder: Builder) -> World {
     let mut world = builder.build().unwrap();
-    for (port, v4, v6, mac) in
-        [(A, "198.18.0.9", "2001:db8:a::9", MAC_A9), (B, "198.19.0.9", "2001:db8:b::9", MAC_B9)]
+    for (port, v4, v6, mac) in [(A, "198.18.0.9", "2001:db8:a::9", MAC_A9), (B, "198.19.0.9", "2001:db8:b::9", MAC_B9)]
     {
         world.table.neighbor_set(port, ip(v4), Some(mac)).unwrap();
         world.table.neighbor_set(port, ip(v6), Some(mac)).unwrap();
@@ -231,7 +224,7 @@ impl Ip {
     }
 
     /// As a frame into port a.
-    pub fn into_a(&self, world: &World) -> Vec<u8> {
+    pub fn at_a(&self, world: &World) -> Vec<u8> {
         self.frame(world.mac(A), MAC_A9)
     }
 }

@@ -22,16 +22,16 @@ fn arp(to: [u8; 6]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_for_the_box_goes_up_as_it_came() {
+pub fn what_is_for_the_box_goes_up_as_it_came() {
     let mut world = with_host();
     let mac = world.mac(A);
     let all = ferrule_dataplane::fib::MacAddress([0xff; 6]);
     let group = ferrule_dataplane::fib::MacAddress([0x33, 0x33, 0, 0, 0, 1]);
     let frames = [
-        packet("198.18.0.9", "198.18.0.1").tcp(5000, 22, 2).into_a(&world),
-        packet("2001:db8:a::9", "2001:db8:a::1").tcp(5000, 22, 2).into_a(&world),
+        packet("198.18.0.9", "198.18.0.1").tcp(5000, 22, 2).at_a(&world),
+        packet("2001:db8:a::9", "2001:db8:a::1").tcp(5000, 22, 2).at_a(&world),
         // An address of the other port is ours too; TTL does not matter on the way up.
-        packet("198.18.0.9", "198.19.0.1").ttl(1).into_a(&world),
+        packet("198.18.0.9", "198.19.0.1").ttl(1).at_a(&world),
         arp([0xff; 6]),
         arp(mac.0),
         packet("198.18.0.9", "198.18.0.255").frame(all, MAC_A9),
@@ -39,9 +39,9 @@ fn what_is_for_the_box_goes_up_as_it_came() {
         packet("0.0.0.0", "255.255.255.255").udp(68, 67, 240).frame(all, MAC_A9),
         packet("198.18.0.9", "224.0.0.5").transport(89, vec![2; 44], 12).frame(group, MAC_A9),
         packet("fe80::9", "ff02::1").frame(group, MAC_A9),
-        packet("fe80::9", "fe80::a").into_a(&world),
+        packet("fe80::9", "fe80::a").at_a(&world),
         packet("::", "ff02::1:ff00:9").frame(group, MAC_A9),
-        packet("198.18.0.1", "198.18.0.7").udp(67, 68, 240).into_a(&world),
+        packet("198.18.0.1", "198.18.0.7").udp(67, 68, 240).at_a(&world),
         // Not IP at all: LLDP, and an 802.3 length.
         [&[1, 0x80, 0xc2, 0, 0, 0xe][..], &MAC_A9.0, &[0x88, 0xcc], &[7; 46]].concat(),
         [&mac.0[..], &MAC_A9.0, &[0, 46, 0xfe, 0xfe, 3], &[0; 43]].concat(),
@@ -49,7 +49,7 @@ fn what_is_for_the_box_goes_up_as_it_came() {
     for frame in &frames {
         send(&mut world, A, frame);
         let up = world.collect_host(A);
-        assert_eq!(up, [frame.clone()]);
+        assert_eq!(up, std::slice::from_ref(frame));
     }
     assert!(world.collect(A).is_empty() && world.collect(B).is_empty());
     let totals = check(world);
@@ -58,17 +58,17 @@ fn what_is_for_the_box_goes_up_as_it_came() {
 }
 
 #[test]
-fn a_next_hop_that_is_no_port_goes_up() {
+pub fn a_next_hop_that_is_no_port_goes_up() {
     let mut world = with_host();
     route(&mut world, "192.0.2.0/24", RouteKind::HostVia);
-    let frame = packet("198.18.0.9", "192.0.2.1").into_a(&world);
+    let frame = packet("198.18.0.9", "192.0.2.1").at_a(&world);
     send(&mut world, A, &frame);
     assert_eq!(world.collect_host(A), [frame]);
     check(world);
 }
 
 #[test]
-fn group_addresses_in_unicast_frames_are_dropped() {
+pub fn group_addresses_in_unicast_frames_are_dropped() {
     let mut world = with_host();
     for (to, label) in [
         ("198.18.0.255", "broadcast_not_forwarded"),
@@ -77,20 +77,20 @@ fn group_addresses_in_unicast_frames_are_dropped() {
         ("224.0.0.5", "multicast_unwanted"),
         ("239.1.2.3", "multicast_unwanted"),
     ] {
-        let frame = packet("198.18.0.9", to).into_a(&world);
+        let frame = packet("198.18.0.9", to).at_a(&world);
         dropped(&mut world, A, &frame, label);
     }
-    let frame = packet("2001:db8:a::9", "ff0e::1").into_a(&world);
+    let frame = packet("2001:db8:a::9", "ff0e::1").at_a(&world);
     dropped(&mut world, A, &frame, "multicast_unwanted");
     check(world);
 }
 
 #[test]
-fn every_class_has_a_limit_of_its_own_and_the_rest_is_not_held_up() {
+pub fn every_class_has_a_limit_of_its_own_and_the_rest_is_not_held_up() {
     // Neighbours 40 a second, routing 1000, DHCP 1000, rest 20; bursts of 16 at least.
     let mut world = world(ports().host([40, 1000, 1000, 20], 256));
-    let ssh = packet("198.18.0.9", "198.18.0.1").tcp(5000, 22, 2).into_a(&world);
-    let through = packet("198.18.0.9", "203.0.113.5").into_a(&world);
+    let ssh = packet("198.18.0.9", "198.18.0.1").tcp(5000, 22, 2).at_a(&world);
+    let through = packet("198.18.0.9", "203.0.113.5").at_a(&world);
     for _ in 0..100 {
         assert!(world.inject(A, &ssh) && world.inject(A, &arp([0xff; 6])) && world.inject(A, &through));
         world.settle();
@@ -108,9 +108,9 @@ fn every_class_has_a_limit_of_its_own_and_the_rest_is_not_held_up() {
 }
 
 #[test]
-fn a_host_that_does_not_read_costs_only_its_own() {
+pub fn a_host_that_does_not_read_costs_only_its_own() {
     let mut world = world(ports().host([1_000_000; 4], 8));
-    let ssh = packet("198.18.0.9", "198.18.0.1").tcp(5000, 22, 2).into_a(&world);
+    let ssh = packet("198.18.0.9", "198.18.0.1").tcp(5000, 22, 2).at_a(&world);
     for _ in 0..20 {
         send(&mut world, A, &ssh);
     }
@@ -119,7 +119,7 @@ fn a_host_that_does_not_read_costs_only_its_own() {
 }
 
 #[test]
-fn what_the_host_sends_leaves_as_it_is() {
+pub fn what_the_host_sends_leaves_as_it_is() {
     let mut world = with_host();
     let frames = [
         packet("198.19.0.1", "198.19.0.9").ttl(1).frame(MAC_B9, world.mac(B)),
@@ -133,21 +133,23 @@ fn what_the_host_sends_leaves_as_it_is() {
     for frame in &frames {
         assert!(world.inject_host(B, frame));
         world.settle();
-        assert_eq!(world.collect(B), [frame.clone()]);
+        assert_eq!(world.collect(B), std::slice::from_ref(frame));
     }
     let totals = check(world);
     assert_eq!(totals.ports[1][3].0, frames.len() as u64);
 }
 
 #[test]
-fn what_the_host_sends_passes_the_out_hook_only() {
-    let stage = |_| Each::line_up(|hook, packet: &mut Packet| {
-        let telnet = packet.destination_port == 23;
-        assert!(!packet.flags.has(Flags::FROM_HOST) || hook == ferrule_dataplane::stage::Hook::Out);
-        if telnet && packet.frame.header()[L3] == 0x45 {
-            packet.judge(Verdict::Drop(DropReason::Filter));
-        }
-    });
+pub fn what_the_host_sends_passes_the_out_hook_only() {
+    let stage = |_| {
+        Each::line_up(|hook, packet: &mut Packet| {
+            let telnet = packet.destination_port == 23;
+            assert!(!packet.flags.has(Flags::FROM_HOST) || hook == ferrule_dataplane::stage::Hook::Out);
+            if telnet && packet.frame.header()[L3] == 0x45 {
+                packet.judge(Verdict::Drop(DropReason::Filter));
+            }
+        })
+    };
     let mut world = world(ports().host(RATES, 64).stages(stage));
     let telnet = packet("198.19.0.1", "198.19.0.9").tcp(40000, 23, 2).frame(MAC_B9, world.mac(B));
     let ssh = packet("198.19.0.1", "198.19.0.9").tcp(40000, 22, 2).frame(MAC_B9, world.mac(B));
@@ -158,7 +160,7 @@ fn what_the_host_sends_passes_the_out_hook_only() {
 }
 
 #[test]
-fn host_frames_take_a_vlan_tag() {
+pub fn host_frames_take_a_vlan_tag() {
     use ferrule_dataplane::fib::{PortId, VlanTag};
     let plan = ferrule_dataplane::world::PortPlan::vlan("b.5", B, VlanTag { tpid: 0x8100, tci: 5 });
     let mut world = world(ports().host(RATES, 64).port(plan.address("10.5.0.1/24".parse().unwrap())));

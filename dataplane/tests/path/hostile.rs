@@ -20,9 +20,9 @@ fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 #[test]
-fn ethernet_that_is_wrong() {
+pub fn ethernet_that_is_wrong() {
     let mut world = two();
-    let good = packet("198.18.0.9", "203.0.113.5").into_a(&world);
+    let good = packet("198.18.0.9", "203.0.113.5").at_a(&world);
     for len in 1..14 {
         dropped(&mut world, A, &good[..len], "ethernet_truncated");
     }
@@ -32,7 +32,7 @@ fn ethernet_that_is_wrong() {
     for len in 34..good.len() {
         dropped(&mut world, A, &good[..len], "ip_length");
     }
-    let v6 = packet("2001:db8:a::9", "2001:db8:f::5").into_a(&world);
+    let v6 = packet("2001:db8:a::9", "2001:db8:f::5").at_a(&world);
     for len in 14..54 {
         dropped(&mut world, A, &v6[..len], "ip_truncated");
     }
@@ -55,9 +55,10 @@ fn ethernet_that_is_wrong() {
 }
 
 #[test]
-fn ipv4_headers_that_lie() {
+pub fn ipv4_headers_that_lie() {
     let mut world = two();
-    let cases: [(&str, fn(&mut Vec<u8>)); 8] = [
+    type Change = fn(&mut Vec<u8>);
+    let cases: [(&str, Change); 8] = [
         ("ip_version", |f| f[14] = 0x65),
         ("ip_version", |f| f[14] = 0x05),
         ("ip_header_length", |f| f[14] = 0x44),
@@ -83,14 +84,14 @@ fn ipv4_headers_that_lie() {
 }
 
 #[test]
-fn addresses_that_may_not_be() {
+pub fn addresses_that_may_not_be() {
     let mut world = two();
     for source in ["0.0.0.0", "0.1.2.3", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255"] {
-        let frame = packet(source, "203.0.113.5").into_a(&world);
+        let frame = packet(source, "203.0.113.5").at_a(&world);
         dropped(&mut world, A, &frame, "martian_source");
     }
     for source in ["ff02::1", "ff0e::1", "::", "::ffff:198.18.0.9"] {
-        let frame = packet(source, "2001:db8:f::5").into_a(&world);
+        let frame = packet(source, "2001:db8:f::5").at_a(&world);
         dropped(&mut world, A, &frame, "martian_source");
     }
     for (source, to) in [
@@ -100,28 +101,26 @@ fn addresses_that_may_not_be() {
         ("::1", "2001:db8:f::5"),
         ("2001:db8:a::9", "::1"),
     ] {
-        let frame = packet(source, to).into_a(&world);
+        let frame = packet(source, to).at_a(&world);
         dropped(&mut world, A, &frame, "loopback_from_wire");
     }
     for to in ["0.0.0.0", "0.1.2.3", "240.0.0.1", "250.1.2.3"] {
-        let frame = packet("198.18.0.9", to).into_a(&world);
+        let frame = packet("198.18.0.9", to).at_a(&world);
         dropped(&mut world, A, &frame, "martian_destination");
     }
     for to in ["::", "::ffff:203.0.113.5"] {
-        let frame = packet("2001:db8:a::9", to).into_a(&world);
+        let frame = packet("2001:db8:a::9", to).at_a(&world);
         dropped(&mut world, A, &frame, "martian_destination");
     }
     for (source, to) in [("203.0.113.5", "203.0.113.5"), ("2001:db8:f::5", "2001:db8:f::5")] {
-        let frame = packet(source, to).into_a(&world);
+        let frame = packet(source, to).at_a(&world);
         dropped(&mut world, A, &frame, "source_is_destination");
     }
-    for (source, to) in
-        [("169.254.1.1", "203.0.113.5"), ("198.18.0.9", "169.254.1.1"), ("fe80::1", "2001:db8:f::5")]
-    {
+    for (source, to) in [("169.254.1.1", "203.0.113.5"), ("198.18.0.9", "169.254.1.1"), ("fe80::1", "2001:db8:f::5")] {
         if to.starts_with("169.254") {
             world.table.route_replace(prefix("0.0.0.0/0"), 0, via_b9()).unwrap();
         }
-        let frame = packet(source, to).into_a(&world);
+        let frame = packet(source, to).at_a(&world);
         dropped(&mut world, A, &frame, "link_local");
     }
     assert!(world.collect(A).is_empty() && world.collect(B).is_empty(), "nobody is told");
@@ -133,7 +132,7 @@ fn via_b9() -> ferrule_dataplane::fib::RouteKind {
 }
 
 #[test]
-fn options_pass_or_are_told() {
+pub fn options_pass_or_are_told() {
     let mut world = two();
     let with = |options: &[u8]| {
         let mut p = packet("198.18.0.9", "203.0.113.5");
@@ -141,8 +140,9 @@ fn options_pass_or_are_told() {
         p
     };
     // No-operation and end, record route, time stamp, router alert: a router that is not asked for more passes them on.
-    for options in [&[1, 1, 1, 0][..], &[7, 7, 4, 0, 0, 0, 0, 0], &[68, 8, 5, 0, 0, 0, 0, 0], &[148, 4, 0, 0], &[1; 40]] {
-        let frame = with(options).into_a(&world);
+    for options in [&[1, 1, 1, 0][..], &[7, 7, 4, 0, 0, 0, 0, 0], &[68, 8, 5, 0, 0, 0, 0, 0], &[148, 4, 0, 0], &[1; 40]]
+    {
+        let frame = with(options).at_a(&world);
         send(&mut world, A, &frame);
         assert_eq!(world.collect(B), [forwarded(&frame, MAC_B9, world.mac(B))], "{options:?}");
     }
@@ -155,7 +155,7 @@ fn options_pass_or_are_told() {
         (&[68, 5, 0, 0], "ip_option", (12, 0)),
     ] {
         let p = with(options);
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         dropped(&mut world, A, &frame, label);
         let told = error(&world.collect(A)[0]);
         assert_eq!((told.kind, &told.quote), (kind, &p.bytes()), "{options:?}");
@@ -173,7 +173,7 @@ fn extension(next: u8, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn extension_headers_pass_or_are_dropped() {
+pub fn extension_headers_pass_or_are_dropped() {
     let mut world = two();
     let with = |first: u8, chain: Vec<u8>| {
         let mut p = packet("2001:db8:a::9", "2001:db8:f::5");
@@ -199,14 +199,17 @@ fn extension_headers_pass_or_are_dropped() {
         if p.protocol == 44 {
             p.payload.resize(32, 0);
         }
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         send(&mut world, A, &frame);
         assert_eq!(world.collect(B), [forwarded(&frame, MAC_B9, world.mac(B))], "{p:?}");
     }
     let bad = [
         (with(60, extension(0, 8)), "extension_header"),
         (with(44, [fragment(44, 0), fragment(17, 0)].concat()), "extension_header"),
-        (with(60, [60, 0, 1, 4, 0, 0, 0, 0].repeat(8).into_iter().chain(extension(17, 8)).collect()), "extension_header"),
+        (
+            with(60, [60, 0, 1, 4, 0, 0, 0, 0].repeat(8).into_iter().chain(extension(17, 8)).collect()),
+            "extension_header",
+        ),
         (with(60, vec![17, 200, 0, 0, 0, 0, 0, 0]), "extension_header"),
         (with(43, [17, 2, 0, 1].into_iter().chain([0; 20]).collect()), "source_route"),
         (with(44, fragment(6, 8)), "fragment_tiny"),
@@ -216,14 +219,14 @@ fn extension_headers_pass_or_are_dropped() {
         if p.protocol == 44 {
             p.payload.resize(32, 0);
         }
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         dropped(&mut world, A, &frame, label);
     }
     check(world);
 }
 
 #[test]
-fn fragments_that_cannot_be() {
+pub fn fragments_that_cannot_be() {
     let mut world = two();
     let part = |fragment: u16, protocol: u8, len: usize| {
         let mut p = packet("198.18.0.9", "203.0.113.5");
@@ -241,14 +244,14 @@ fn fragments_that_cannot_be() {
         (part(1, 6, 24), "fragment_tiny"),
         (part(0x2000, 132, 8), "fragment_tiny"),
     ] {
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         dropped(&mut world, A, &frame, label);
     }
     check(world);
 }
 
 #[test]
-fn transport_headers_that_lie() {
+pub fn transport_headers_that_lie() {
     let mut world = two();
     for source in ["198.18.0.9", "2001:db8:a::9"] {
         let to = if ip(source).is_ipv4() { "203.0.113.5" } else { "2001:db8:f::5" };
@@ -258,19 +261,19 @@ fn transport_headers_that_lie() {
             p
         };
         for (protocol, len) in [(17, 7), (17, 0), (6, 19), (132, 11), (1, 7), (58, 7)] {
-            let frame = make(protocol, vec![0xff; len]).into_a(&world);
+            let frame = make(protocol, vec![0xff; len]).at_a(&world);
             dropped(&mut world, A, &frame, "transport_truncated");
         }
         for (at, byte) in [(12, 0x40), (12, 0x60), (12, 0)] {
             let mut payload = vec![0; 20];
             payload[at] = byte;
-            let frame = make(6, payload).into_a(&world);
+            let frame = make(6, payload).at_a(&world);
             dropped(&mut world, A, &frame, "tcp_offset");
         }
         for len in [7u16, 0, 9, 0xffff] {
             let mut payload = vec![0; 8];
             payload[4..6].copy_from_slice(&len.to_be_bytes());
-            let frame = make(17, payload).into_a(&world);
+            let frame = make(17, payload).at_a(&world);
             dropped(&mut world, A, &frame, "udp_length");
         }
     }
@@ -278,9 +281,9 @@ fn transport_headers_that_lie() {
 }
 
 #[test]
-fn an_offload_that_points_outside_is_refused() {
+pub fn an_offload_that_points_outside_is_refused() {
     let mut world = two();
-    let frame = packet("198.18.0.9", "203.0.113.5").into_a(&world);
+    let frame = packet("198.18.0.9", "203.0.113.5").at_a(&world);
     let offload = Offload { csum_start: 60_000, csum_offset: 16, ..Offload::NONE };
     assert!(world.inject_at(A, 0, &frame, offload));
     world.settle();

@@ -33,7 +33,7 @@ fn reassemble(frames: &[Vec<u8>], mtu: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_long_packet_is_cut_into_pieces_that_make_it_whole_again() {
+pub fn a_long_packet_is_cut_into_pieces_that_make_it_whole_again() {
     for mtu in [68, 296, 576, 1280, 1499] {
         let mut world = with_small(mtu);
         for len in [mtu as usize - 27, 700, 1472] {
@@ -41,7 +41,7 @@ fn a_long_packet_is_cut_into_pieces_that_make_it_whole_again() {
                 continue;
             }
             let p = packet("198.18.0.9", "198.51.100.9").udp(5, 6, len);
-            let frame = p.into_a(&world);
+            let frame = p.at_a(&world);
             send(&mut world, A, &frame);
             let pieces = world.collect(SMALL);
             assert!(pieces.len() > 1);
@@ -54,23 +54,23 @@ fn a_long_packet_is_cut_into_pieces_that_make_it_whole_again() {
 }
 
 #[test]
-fn an_exact_fit_passes_whole() {
+pub fn an_exact_fit_passes_whole() {
     let mut world = with_small(600);
-    let frame = packet("198.18.0.9", "198.51.100.9").dont_fragment().udp(5, 6, 572).into_a(&world);
+    let frame = packet("198.18.0.9", "198.51.100.9").dont_fragment().udp(5, 6, 572).at_a(&world);
     send(&mut world, A, &frame);
     assert_eq!(world.collect(SMALL), [forwarded(&frame, MAC_B9, world.mac(SMALL))]);
     check(world);
 }
 
 #[test]
-fn what_may_not_be_cut_is_told_the_mtu() {
+pub fn what_may_not_be_cut_is_told_the_mtu() {
     let mut world = with_small(1300);
     let cases = [
         (packet("198.18.0.9", "198.51.100.9").dont_fragment().udp(5, 6, 1273), (3, 4), 548),
         (packet("2001:db8:a::9", "2001:db8:c::9").udp(5, 6, 1253), (2, 0), 1232),
     ];
     for (p, kind, quoted) in cases {
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         dropped(&mut world, A, &frame, "fragmentation_needed");
         let back = world.collect(A);
         let told = error(&back[0]);
@@ -82,17 +82,17 @@ fn what_may_not_be_cut_is_told_the_mtu() {
 }
 
 #[test]
-fn what_came_in_longer_than_the_port_takes_is_dropped() {
+pub fn what_came_in_longer_than_the_port_takes_is_dropped() {
     let mut world = with_small(600);
-    let frame = packet("198.18.0.9", "203.0.113.5").udp(5, 6, 1473).into_a(&world);
+    let frame = packet("198.18.0.9", "203.0.113.5").udp(5, 6, 1473).at_a(&world);
     dropped(&mut world, A, &frame, "over_mtu_received");
-    let frame = packet("2001:db8:a::9", "2001:db8:f::5").udp(5, 6, 1453).into_a(&world);
+    let frame = packet("2001:db8:a::9", "2001:db8:f::5").udp(5, 6, 1453).at_a(&world);
     dropped(&mut world, A, &frame, "over_mtu_received");
     check(world);
 }
 
 #[test]
-fn jumbo_frames_pass_as_chains_and_are_cut_from_chains() {
+pub fn jumbo_frames_pass_as_chains_and_are_cut_from_chains() {
     let plan = |name: &str, address: &str| PortPlan::new(name).mtu(9000).address(address.parse().unwrap());
     let mut world = World::builder()
         .port(plan("a", "198.18.0.1/24"))
@@ -104,11 +104,11 @@ fn jumbo_frames_pass_as_chains_and_are_cut_from_chains() {
     world.table.neighbor_set(SMALL, ip("198.51.100.9"), Some(MAC_B9)).unwrap();
     route(&mut world, "203.0.113.0/24", RouteKind::via(B, ip("198.19.0.9")));
     for len in [1772, 2000, 4000, 8972] {
-        let frame = packet("198.18.0.9", "203.0.113.5").udp(1, 2, len).into_a(&world);
+        let frame = packet("198.18.0.9", "203.0.113.5").udp(1, 2, len).at_a(&world);
         send(&mut world, A, &frame);
         assert_eq!(world.collect(B), [forwarded(&frame, MAC_B9, world.mac(B))], "{len}");
         let p = packet("198.18.0.9", "198.51.100.9").udp(1, 2, len);
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         send(&mut world, A, &frame);
         assert_eq!(reassemble(&world.collect(SMALL), 1500), p.payload, "{len}");
     }
@@ -116,18 +116,21 @@ fn jumbo_frames_pass_as_chains_and_are_cut_from_chains() {
 }
 
 #[test]
-fn fragments_pass_and_are_cut_again() {
+pub fn fragments_pass_and_are_cut_again() {
     let mut world = with_small(300);
     let mut p = packet("198.18.0.9", "198.51.100.9").udp(1, 2, 800);
     p.fragment = 0x2000;
     p.payload.truncate(800);
-    let frame = p.into_a(&world);
+    let frame = p.at_a(&world);
     send(&mut world, A, &frame);
     let pieces = world.collect(SMALL);
-    assert!(pieces.len() > 2 && pieces.iter().all(|f| f[20] & 0x20 != 0), "every piece has more to come, as the original had");
+    assert!(
+        pieces.len() > 2 && pieces.iter().all(|f| f[20] & 0x20 != 0),
+        "every piece has more to come, as the original had"
+    );
     let mut p = packet("198.18.0.9", "203.0.113.5");
     (p.fragment, p.payload) = (100, vec![1; 333]);
-    let frame = p.into_a(&world);
+    let frame = p.at_a(&world);
     send(&mut world, A, &frame);
     assert_eq!(world.collect(B), [forwarded(&frame, MAC_B9, world.mac(B))]);
     check(world);

@@ -28,19 +28,19 @@ fn vlans() -> World {
 }
 
 #[test]
-fn tags_come_off_and_go_on() {
+pub fn tags_come_off_and_go_on() {
     let mut world = vlans();
-    let plain = packet("198.18.0.9", "10.20.0.9").into_a(&world);
+    let plain = packet("198.18.0.9", "10.20.0.9").at_a(&world);
     // Untagged in, tagged out.
     send(&mut world, A, &plain);
     let out = forwarded(&plain, MAC_B9, world.mac(B));
     assert_eq!(world.collect(B), [tagged(&out, &[(0x88a8, 20)])]);
     // Tagged in, untagged out; priority and drop bits are the sender's and end here.
-    let inner = packet("10.10.0.9", "203.0.113.5").into_a(&world);
+    let inner = packet("10.10.0.9", "203.0.113.5").at_a(&world);
     send(&mut world, A, &tagged(&inner, &[(0x8100, 0xf00a)]));
     assert_eq!(world.collect(B), [forwarded(&inner, MAC_B9, world.mac(B))]);
     // Tagged both ways.
-    let inner = packet("10.10.0.9", "10.20.0.9").into_a(&world);
+    let inner = packet("10.10.0.9", "10.20.0.9").at_a(&world);
     send(&mut world, A, &tagged(&inner, &[(0x8100, 10)]));
     assert_eq!(world.collect(B), [tagged(&forwarded(&inner, MAC_B9, world.mac(B)), &[(0x88a8, 20)])]);
     // Two tags in.
@@ -48,7 +48,7 @@ fn tags_come_off_and_go_on() {
     send(&mut world, B, &tagged(&inner, &[(0x88a8, 20), (0x8100, 30)]));
     assert_eq!(world.collect(A), [forwarded(&inner, MAC_A9, world.mac(A))]);
     // Two tags out.
-    let plain = packet("198.18.0.9", "10.30.0.9").into_a(&world);
+    let plain = packet("198.18.0.9", "10.30.0.9").at_a(&world);
     send(&mut world, A, &plain);
     let out = forwarded(&plain, MAC_B9, world.mac(B));
     assert_eq!(world.collect(B), [tagged(&out, &[(0x88a8, 20), (0x8100, 30)])]);
@@ -59,9 +59,9 @@ fn tags_come_off_and_go_on() {
 }
 
 #[test]
-fn a_priority_tag_belongs_to_the_port_itself() {
+pub fn a_priority_tag_belongs_to_the_port_itself() {
     let mut world = vlans();
-    let inner = packet("198.18.0.9", "203.0.113.5").into_a(&world);
+    let inner = packet("198.18.0.9", "203.0.113.5").at_a(&world);
     for tpid in [0x8100, 0x88a8] {
         send(&mut world, A, &tagged(&inner, &[(tpid, 0xe000)]));
         assert_eq!(world.collect(B), [forwarded(&inner, MAC_B9, world.mac(B))]);
@@ -72,9 +72,9 @@ fn a_priority_tag_belongs_to_the_port_itself() {
 }
 
 #[test]
-fn unknown_and_deep_tags_are_dropped() {
+pub fn unknown_and_deep_tags_are_dropped() {
     let mut world = vlans();
-    let inner = packet("10.10.0.9", "203.0.113.5").into_a(&world);
+    let inner = packet("10.10.0.9", "203.0.113.5").at_a(&world);
     for tags in [&[(0x8100, 11)][..], &[(0x88a8, 10)], &[(0x8100, 10), (0x8100, 10)], &[(0x8100, 4095)]] {
         dropped(&mut world, A, &tagged(&inner, tags), "vlan_unknown");
     }
@@ -85,11 +85,11 @@ fn unknown_and_deep_tags_are_dropped() {
 }
 
 #[test]
-fn errors_about_a_vlan_packet_go_back_with_its_tag() {
+pub fn errors_about_a_vlan_packet_go_back_with_its_tag() {
     let mut world = vlans();
     let p = packet("10.10.0.9", "192.0.2.1");
     world.table.neighbor_set(A10, ip("10.10.0.9"), Some(MAC_A9)).unwrap();
-    let frame = tagged(&p.into_a(&world), &[(0x8100, 10)]);
+    let frame = tagged(&p.at_a(&world), &[(0x8100, 10)]);
     dropped(&mut world, A, &frame, "no_route");
     let back = world.collect(A);
     assert_eq!(back[0][12..16], [0x81, 0, 0, 10]);
@@ -100,7 +100,7 @@ fn errors_about_a_vlan_packet_go_back_with_its_tag() {
 }
 
 #[test]
-fn flows_spread_over_next_hops_and_stay() {
+pub fn flows_spread_over_next_hops_and_stay() {
     let mut world = two();
     let mac = |n| MacAddress([2, 0, 0, 0, 0xee, n]);
     for n in 20..24 {
@@ -119,7 +119,7 @@ fn flows_spread_over_next_hops_and_stay() {
         let mut first = Vec::new();
         for round in 0..2 {
             for flow in 0..1200u16 {
-                let frame = packet(source, to).udp(10_000 + flow, 53, 10).into_a(&world);
+                let frame = packet(source, to).udp(10_000 + flow, 53, 10).at_a(&world);
                 send(&mut world, A, &frame);
                 let out = world.collect(B);
                 assert_eq!(out.len(), 1);
@@ -142,8 +142,9 @@ fn flows_spread_over_next_hops_and_stay() {
     let mut ways = Vec::new();
     for fragment in [0x2000, 0x2002, 4] {
         let mut p = packet("198.18.0.9", "192.0.2.7");
-        (p.fragment, p.payload) = (fragment, vec![0; 16]);
-        let frame = p.into_a(&world);
+        p.fragment = fragment;
+        p.payload.truncate(16);
+        let frame = p.at_a(&world);
         send(&mut world, A, &frame);
         ways.push(world.collect(B)[0][5]);
     }
@@ -152,7 +153,7 @@ fn flows_spread_over_next_hops_and_stay() {
     world.table.neighbor_set(B, ip("198.19.0.23"), None).unwrap();
     let flows = smallvec![hop("198.19.0.23".into(), 1)];
     route(&mut world, "192.0.2.128/25", RouteKind::Via(flows));
-    let frame = packet("198.18.0.9", "192.0.2.200").into_a(&world);
+    let frame = packet("198.18.0.9", "192.0.2.200").at_a(&world);
     send(&mut world, A, &frame);
     assert!(world.collect(B).iter().all(|f| f[12..14] == [8, 6]), "only the question who has it");
     world.table.neighbor_set(B, ip("198.19.0.23"), Some(mac(23))).unwrap();

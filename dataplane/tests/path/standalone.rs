@@ -19,7 +19,7 @@ fn arp(operation: u8, from: &str, from_mac: MacAddress, to: &str) -> Vec<u8> {
 }
 
 #[test]
-fn arp_is_answered_and_learned() {
+pub fn arp_is_answered_and_learned() {
     let mut world = two();
     let stranger = MacAddress([2, 0, 0, 0, 0xc, 1]);
     let request = arp(1, "198.18.0.77", stranger, "198.18.0.1");
@@ -43,7 +43,7 @@ fn arp_is_answered_and_learned() {
 /// Sends a packet to an unknown neighbour, answers the question, and expects the packet.
 fn resolve(world: &mut World, to: &str, answer: impl Fn(&World, &[u8]) -> Vec<u8>) {
     let source = if ip(to).is_ipv4() { "198.18.0.9" } else { "2001:db8:a::9" };
-    let frame = packet(source, to).into_a(world);
+    let frame = packet(source, to).at_a(world);
     send(world, A, &frame);
     let asked = world.collect(B);
     assert_eq!(asked.len(), 1, "one question");
@@ -56,12 +56,15 @@ fn resolve(world: &mut World, to: &str, answer: impl Fn(&World, &[u8]) -> Vec<u8
 }
 
 #[test]
-fn neighbours_are_asked_for_and_their_answers_release_what_waits() {
+pub fn neighbours_are_asked_for_and_their_answers_release_what_waits() {
     let mut world = two();
     let stranger = MacAddress([2, 0, 0, 0, 0xc, 2]);
     resolve(&mut world, "198.19.0.60", |world, asked| {
         assert_eq!(asked[..6], [0xff; 6]);
-        assert_eq!((&asked[20..22], &asked[28..32], &asked[38..42]), (&[0, 1][..], &[198, 19, 0, 1][..], &[198, 19, 0, 60][..]));
+        assert_eq!(
+            (&asked[20..22], &asked[28..32], &asked[38..42]),
+            (&[0, 1][..], &[198, 19, 0, 1][..], &[198, 19, 0, 60][..])
+        );
         let mut reply = arp(2, "198.19.0.60", stranger, "198.19.0.1");
         reply[..6].copy_from_slice(&world.mac(B).0);
         reply
@@ -83,12 +86,12 @@ fn neighbours_are_asked_for_and_their_answers_release_what_waits() {
 }
 
 #[test]
-fn echo_is_answered_ports_and_connections_are_refused() {
+pub fn echo_is_answered_ports_and_connections_are_refused() {
     let mut world = two();
     for (source, own) in [("198.18.0.9", "198.18.0.1"), ("2001:db8:a::9", "2001:db8:a::1")] {
         let v4 = ip(source).is_ipv4();
         let p = packet(source, own).echo(77, 100);
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         send(&mut world, A, &frame);
         let back = world.collect(A);
         assert_eq!(back.len(), 1);
@@ -96,19 +99,19 @@ fn echo_is_answered_ports_and_connections_are_refused() {
         assert_eq!(back[0][..12], [MAC_A9.0, world.mac(A).0].concat()[..]);
         assert_eq!((back[0][l4], &back[0][l4 + 4..]), (if v4 { 0 } else { 129 }, &p.payload[4..]));
         let p = packet(source, own).udp(4000, 33434, 12);
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         send(&mut world, A, &frame);
         let told = error(&world.collect(A)[0]);
         assert_eq!((told.kind, told.quote), (if v4 { (3, 3) } else { (1, 4) }, p.bytes()));
-        let frame = packet(source, own).tcp(4000, 80, 2).into_a(&world);
+        let frame = packet(source, own).tcp(4000, 80, 2).at_a(&world);
         send(&mut world, A, &frame);
         let reset = world.collect(A);
         assert_eq!((reset.len(), reset[0][l4 + 13]), (1, 0x14), "RST and ACK");
         let mut p = packet(source, own).echo(77, 100);
         p.payload[20] ^= 1;
-        let frame = p.into_a(&world);
+        let frame = p.at_a(&world);
         dropped(&mut world, A, &frame, "transport_checksum");
-        let frame = packet(source, own).transport(89, vec![0; 44], 12).into_a(&world);
+        let frame = packet(source, own).transport(89, vec![0; 44], 12).at_a(&world);
         dropped(&mut world, A, &frame, "host_none");
     }
     let totals = check(world);
@@ -116,7 +119,7 @@ fn echo_is_answered_ports_and_connections_are_refused() {
 }
 
 #[test]
-fn link_local_echo_goes_back_where_it_came_from() {
+pub fn link_local_echo_goes_back_where_it_came_from() {
     let mut world = two();
     let stranger = MacAddress([2, 0, 0, 0, 0xc, 3]);
     let frame = packet("fe80::99", "fe80::a").echo(5, 10).frame(world.mac(A), stranger);

@@ -23,6 +23,7 @@ pub enum Direction {
 pub struct Iperf {
     to: IpAddr,
     seconds: u32,
+    bytes: Option<u64>,
     streams: u32,
     direction: Direction,
     udp: Option<(String, u32)>,
@@ -48,7 +49,7 @@ pub struct IperfReport {
 impl Iperf {
     /// One TCP stream to `to` for a second.
     pub fn tcp(to: impl Into<IpAddr>) -> Iperf {
-        Iperf { to: to.into(), seconds: 1, streams: 1, direction: Direction::Up, udp: None }
+        Iperf { to: to.into(), seconds: 1, bytes: None, streams: 1, direction: Direction::Up, udp: None }
     }
 
     /// One UDP stream of `rate` (as iperf3 writes it, `50M`: bits per second per stream) in datagrams of `length` bytes.
@@ -60,6 +61,13 @@ impl Iperf {
     #[must_use]
     pub fn seconds(mut self, seconds: u32) -> Iperf {
         self.seconds = seconds;
+        self
+    }
+
+    /// How many bytes, all streams together, in place of a time; for at most `seconds` and twenty more.
+    #[must_use]
+    pub fn bytes(mut self, bytes: u64) -> Iperf {
+        self.bytes = Some(bytes);
         self
     }
 
@@ -85,8 +93,12 @@ impl Iperf {
         let port = PORT.to_string();
         let mut listener = server.spawn(&["iperf3", "-s", "-1", "-p", &port])?;
         server.wait_listening(PORT, &mut listener, Duration::from_secs(10))?;
-        let (to, seconds, streams) = (self.to.to_string(), self.seconds.to_string(), self.streams.to_string());
-        let mut words = vec!["iperf3", "-J", "-c", &to, "-p", &port, "-t", &seconds, "-P", &streams];
+        let (to, streams) = (self.to.to_string(), self.streams.to_string());
+        let (unit, amount) = match self.bytes {
+            Some(bytes) => ("-n", bytes.to_string()),
+            None => ("-t", self.seconds.to_string()),
+        };
+        let mut words = vec!["iperf3", "-J", "-c", &to, "-p", &port, unit, &amount, "-P", &streams];
         let length;
         if let Some((rate, bytes)) = &self.udp {
             length = bytes.to_string();

@@ -94,6 +94,8 @@ pub struct PingReport {
     pub reply_ttl: Option<u8>,
     /// Least, average and greatest round trip, milliseconds.
     pub round_trip_ms: Option<[f64; 3]>,
+    /// The round trip of each reply, milliseconds.
+    pub times_ms: Vec<f64>,
     /// ICMP errors that came instead of replies.
     pub errors: Vec<PingError>,
     /// The path MTU that the own kernel knew of and refused to exceed.
@@ -126,6 +128,13 @@ impl PingReport {
         self.transmitted > 0 && self.received == self.transmitted && self.duplicates == 0 && self.errors.is_empty()
     }
 
+    /// The median round trip, milliseconds (of an even number of replies the upper one).
+    pub fn median_ms(&self) -> Option<f64> {
+        let mut times = self.times_ms.clone();
+        times.sort_by(f64::total_cmp);
+        times.get(times.len() / 2).copied()
+    }
+
     /// Reads what ping printed.
     ///
     /// # Errors
@@ -137,6 +146,7 @@ impl PingReport {
             duplicates: 0,
             reply_ttl: None,
             round_trip_ms: None,
+            times_ms: Vec::new(),
             errors: Vec::new(),
             local_mtu: None,
         };
@@ -144,6 +154,8 @@ impl PingReport {
         for line in text.lines() {
             if line.contains(" bytes from ") {
                 report.reply_ttl = number_after(line, "ttl=").or(report.reply_ttl);
+                let time: Option<f64> = line.split_once("time=").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+                report.times_ms.extend(time);
             } else if let Some(rest) = line.strip_prefix("From ") {
                 report.errors.extend(parse_error(rest));
             } else if line.contains("message too long") {
@@ -206,6 +218,7 @@ mod tests {
         assert_eq!((report.transmitted, report.received, report.duplicates), (2, 1, 1));
         assert_eq!(report.reply_ttl, Some(63));
         assert_eq!(report.round_trip_ms, Some([0.059, 0.171, 0.393]));
+        assert_eq!((report.times_ms.as_slice(), report.median_ms()), (&[0.393, 0.4][..], Some(0.4)));
         assert!(!report.is_clean());
     }
 

@@ -7,28 +7,31 @@
 //!   of the address, and decides by the next byte. Levels where nothing forks are skipped: the node holds the bits of
 //!   its path as a key, and an address that differs gets the node's *outside* answer. So a table of a few routes takes
 //!   three loads for any length, and a full one takes one node for each byte at which routes of the real Internet fork.
-//! - The 256 slots of a node are mostly equal to their neighbour. They are stored as runs: a bitmap marks where a run
-//!   starts, and the number of marks up to a slot is the number of its entry.
+//! - The 256 slots of a node are mostly equal to their neighbour. A *narrow* node stores runs: a bitmap marks where a run
+//!   starts, and the number of marks up to a slot is the number of its entry. A *wide* node has an entry for each slot,
+//!   which is faster and takes up to sixteen times the memory: nodes with many runs are wide, and all are while there
+//!   are few (`WIDE_NODES`), so that a small table answers fastest and a full one stays small.
 //!
 //! Layout of a node, in words of 64 bits, from the start of a cache line:
 //!
-//! | word | holds |
-//! |---|---|
-//! | 0 | key: the bits of the address's half above the node's level |
-//! | 1 | outside answer |
-//! | 2-9 | bitmap, 32 slots in the low half of each word; high half: offset of the entry before the word's first mark's |
-//! | 10- | entries |
+//! | narrow | wide | holds |
+//! |---|---|---|
+//! | 0 | 0 | key: the bits of the address's half above the node's level |
+//! | 1 | 1 | outside answer |
+//! | 2-9 | | bitmap, 32 slots in the low half of each word; high half: offset of the entry before that of its first mark |
+//! | 10- | 2-257 | entries |
 //!
 //! So that the key fits a word, a skip never crosses bit 64: nodes above it look at the high half, those below at the low.
 //!
 //! Entry, 64 bits. Answer: [`AdjacencyId`] (bits 0-23), length of the prefix that it comes from (24-31). Pointer: bit 63,
-//! "low half" (62), shift that brings the node's byte down (56-61), offset of the first word (0-31).
+//! "low half" (62), shift that brings the node's byte down (56-61), "wide" (55), offset of the first word (0-31).
 //!
 //! [`Fib6Writer`], of which there is one, changes answers in place where the runs stay as they are; otherwise it writes a
 //! new node and publishes it by one store into the entry above it. Either way an address meets the old or the new answer.
 //! Replaced nodes are reused once every worker was quiescent.
 
 mod arena;
+mod node;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -53,11 +56,13 @@ const ARENA_MASK: usize = ARENA_WORDS - 1;
 const POINTER_BIT: u64 = 1 << 63;
 const LOW_HALF_BIT: u64 = 1 << 62;
 const SHIFT_SHIFT: u32 = 56;
+const WIDE_BIT: u64 = 1 << 55;
 const LENGTH_SHIFT: u32 = 24;
 const VALUE_MASK: u64 = (1 << LENGTH_SHIFT) - 1;
 
 const NODE_KEY: usize = 0;
 const NODE_OUTSIDE: usize = 1;
+const NODE_WIDE_ENTRIES: usize = 2;
 const NODE_BITMAP: usize = 2;
 const NODE_BITMAP_WORDS: usize = 8;
 const NODE_ENTRIES: usize = NODE_BITMAP + NODE_BITMAP_WORDS;
@@ -139,9 +144,13 @@ impl Fib6 {
         for (number, chunk) in entries.chunks_mut(SLOTS).enumerate() {
             let mut pending = [0_u8; SLOTS];
             let mut left = 0;
-            for (index, entry) in chunk.iter().enumerate() {
-                pending[left & (SLOTS - 1)] = index as u8;
-                left += usize::from(is_pointer(*entry));
+            for (index, entry) in chunk.iter_mut().enumerate() {
+                // Small tables are finished here, so the list that follows costs them nothing.
+                if is_pointer(*entry) {
+                    *entry = self.step(*entry, dst(number * SLOTS + index));
+                    pending[left & (SLOTS - 1)] = index as u8;
+                    left += usize::from(is_pointer(*entry));
+                }
             }
             // Ends: each node stands at a deeper level than the one before.
             while left > 0 {
@@ -172,10 +181,14 @@ impl Fib6 {
         let half = if pointer & LOW_HALF_BIT != 0 { dst as u64 } else { (dst >> 64) as u64 };
         let path = half >> ((pointer >> SHIFT_SHIFT) & 63);
         let slot = (path & 0xff) as usize;
-        let word = self.word(node + NODE_BITMAP + (slot >> 5));
-        // The marks up to and with the slot's own, shifted so that the later ones fall off the top.
-        let marks = (word as u32) << (!slot & 31);
-        let inside = self.word((word >> 32) as usize + marks.count_ones() as usize);
+        let inside = if pointer & WIDE_BIT != 0 {
+            self.word(node + NODE_WIDE_ENTRIES + slot)
+        } else {
+            let word = self.word(node + NODE_BITMAP + (slot >> 5));
+            // The marks up to and with the slot's own, shifted so that the later ones fall off the top.
+            let marks = (word as u32) << (!slot & 31);
+            self.word((word >> 32) as usize + marks.count_ones() as usize)
+        };
         let outside = self.word(node + NODE_OUTSIDE);
         std::hint::select_unpredictable(self.word(node + NODE_KEY) == path >> 8, inside, outside)
     }

@@ -59,10 +59,15 @@ proptest! {
         updates in proptest::collection::vec((address(), length(), 0_u32..6), 1..60),
         probes in proptest::collection::vec(address(), 20),
         order in any::<u64>(),
+        large_from in 0_usize..40,
     ) {
         let (fib, mut writer) = Fib6::new(&Domain::new(1));
         let mut oracle = Oracle::default();
-        for (address, length, id) in updates {
+        for (number, (address, length, id)) in updates.into_iter().enumerate() {
+            // From here on new nodes are narrow, before that wide: both kinds meet.
+            if number == large_from {
+                writer.behave_as_large();
+            }
             let network = address & mask6(length);
             if id == 0 {
                 // Withdraws something that is there, if anything is.
@@ -91,7 +96,7 @@ fn network(text: &str) -> u128 {
 }
 
 #[test]
-fn a_few_routes_of_any_length_take_one_node_each() {
+fn a_few_routes_of_any_length_take_few_nodes() {
     let (fib, mut writer) = Fib6::new(&Domain::new(1));
     for (text, length, id) in [("2001:db8::", 48, 1), ("2001:de8:1:2::", 64, 2), ("2a00::", 64, 3)] {
         writer.insert(network(text), length, AdjacencyId(id)).unwrap();
@@ -101,8 +106,19 @@ fn a_few_routes_of_any_length_take_one_node_each() {
     assert_eq!(fib.lookup(network("2001:db8:0:7::1")), AdjacencyId(1));
     assert_eq!(fib.lookup(network("2001:db8:1::1")), AdjacencyId(0));
     assert_eq!(fib.lookup(network("2001:de8:1:2:3::")), AdjacencyId(2));
-    // Two groups (33 lines would be a node's; a group is 32), a node where two of the /24 fork, one for each route.
-    assert!(writer.bytes_in_use() <= 2 * SLOTS * 8 + 4 * 128, "{}", writer.bytes_in_use());
+    // Two groups, a node for each route, and one where two of them fork.
+    assert_eq!(writer.bytes_in_use(), 2 * SLOTS * 8 + 4 * 33 * 64);
+    let all = [("2001:db8::", 48), ("2001:de8:1:2::", 64), ("2a00::", 64)];
+    for (text, length) in all {
+        writer.remove(network(text), length, (0, AdjacencyId(0))).unwrap();
+    }
+    assert_eq!(writer.bytes_in_use(), 0);
+    writer.behave_as_large();
+    for (text, length) in all {
+        writer.insert(network(text), length, AdjacencyId(9)).unwrap();
+    }
+    assert!(all.iter().all(|(text, _)| fib.lookup(network(text)) == AdjacencyId(9)));
+    assert_eq!(writer.bytes_in_use(), 2 * SLOTS * 8 + 4 * 128);
 }
 
 #[test]
@@ -141,6 +157,7 @@ fn a_node_is_reused_only_after_every_worker_was_quiescent() {
     let domain = Domain::new(1);
     let mut worker = domain.register().unwrap();
     let (fib, mut writer) = Fib6::new(&domain);
+    writer.behave_as_large();
     let (first, second) = (network("2001:db8:1::"), network("2001:db8:2::"));
     writer.insert(first, 48, AdjacencyId(1)).unwrap();
     let held = fib.top(first);

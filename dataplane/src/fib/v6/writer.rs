@@ -7,146 +7,36 @@
 //!   that node is pointed to directly and skips this level).
 
 use super::arena::{Arena, NoNodeLeft};
+use super::node::{Change, HALF, Node, Update, is_wide, level_of, offset_of, runs, slot_of};
 use super::{
-    Fib6, LOW_HALF_BIT, NODE_BITMAP, NODE_BITMAP_WORDS, NODE_ENTRIES, NODE_KEY, NODE_OUTSIDE, POINTER_BIT, SHIFT_SHIFT,
-    SLOTS, answer, is_pointer, length_of,
+    Fib6, LOW_HALF_BIT, NODE_BITMAP, NODE_BITMAP_WORDS, NODE_ENTRIES, NODE_KEY, NODE_OUTSIDE, NODE_WIDE_ENTRIES,
+    POINTER_BIT, SHIFT_SHIFT, SLOTS, WIDE_BIT, answer, is_pointer, length_of,
 };
 use crate::fib::adjacency::AdjacencyId;
 use crate::fib::prefix::mask6;
 use crate::quiesce::Domain;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Level of the nodes that groups point to.
 const GROUP_END: u8 = 24;
-/// Bits of an address that one word holds.
-const HALF: u8 = 64;
-
-/// What happens to the answers in the range of a prefix.
-#[derive(Clone, Copy)]
-enum Change {
-    /// The prefix gets this answer.
-    Insert(u64),
-    /// The prefix goes; the answer is that of the next shorter one.
-    Remove(u64),
-}
-
-/// One update.
-#[derive(Clone, Copy)]
-struct Update {
-    address: u128,
-    length: u8,
-    change: Change,
-}
-
-impl Update {
-    /// The new answer in the place of `old`, inside the prefix.
-    fn apply(&self, old: u64) -> u64 {
-        match self.change {
-            Change::Insert(new) if length_of(old) <= self.length => new,
-            Change::Remove(cover) if length_of(old) == self.length => cover,
-            _ => old,
-        }
-    }
-
-    fn removes(&self) -> bool {
-        matches!(self.change, Change::Remove(_))
-    }
-
-    /// The slots at `level` that the prefix covers, if it ends at one of the eight bits after the level.
-    fn slots(&self, level: u8) -> Range<usize> {
-        let first = slot_of(self.address, level);
-        first..first + (1 << (level + 8 - self.length))
-    }
-
-    /// The deepest level at which the prefix still needs a decision.
-    fn last_level(&self) -> u8 {
-        (self.length - 1) / 8 * 8
-    }
-}
-
-/// The byte of `address` after `level` bits.
-fn slot_of(address: u128, level: u8) -> usize {
-    (address >> (120 - level)) as usize & 0xff
-}
-
-/// The marks of a node, 32 slots in each word.
-type Bitmap = [u32; NODE_BITMAP_WORDS];
-
-/// A node in the open: what [`Fib6Writer::write`] makes a block of.
-struct Node {
-    level: u8,
-    key: u64,
-    outside: u64,
-    slots: [u64; SLOTS],
-}
-
-impl Node {
-    /// A node on the way to `address` whose slots all hold `outside`.
-    fn new(address: u128, level: u8, outside: u64) -> Node {
-        let key = if level < HALF {
-            (address >> 64) as u64 >> (HALF - level)
-        } else {
-            (address as u64).checked_shr(u32::from(2 * HALF - level)).unwrap_or(0)
-        };
-        Node { level, key, outside, slots: [outside; SLOTS] }
-    }
-
-    /// A mark for each slot that starts a run.
-    fn bitmap(&self) -> Bitmap {
-        let mut bitmap = [0; NODE_BITMAP_WORDS];
-        for (slot, entry) in self.slots.iter().enumerate() {
-            if slot == 0 || *entry != self.slots[slot - 1] {
-                bitmap[slot / 32] |= 1 << (slot % 32);
-            }
-        }
-        bitmap
-    }
-
-    /// The entry that every slot holds, if it is one answer and no prefix ends inside the node.
-    fn uniform(&self) -> Option<u64> {
-        let first = self.slots[0];
-        let whole = !is_pointer(first) && length_of(first) <= self.level;
-        (whole && self.slots.iter().all(|entry| *entry == first)).then_some(first)
-    }
-
-    /// The only pointer and the one answer around it, if that is all and no prefix ends inside the node.
-    fn single_pointer(&self) -> Option<(u64, u64)> {
-        let (mut pointer, mut around) = (None, None);
-        for &entry in &self.slots {
-            if is_pointer(entry) {
-                if pointer.replace(entry).is_some() {
-                    return None;
-                }
-            } else if *around.get_or_insert(entry) != entry {
-                return None;
-            }
-        }
-        Some((pointer?, around?)).filter(|(_, around)| length_of(*around) <= self.level)
-    }
-}
-
-/// The level of the node that `pointer` leads to.
-fn level_of(pointer: u64) -> u8 {
-    let half = if pointer & LOW_HALF_BIT != 0 { HALF } else { 0 };
-    half + 56 - (pointer >> SHIFT_SHIFT & 63) as u8
-}
-
-fn offset_of(pointer: u64) -> usize {
-    pointer as u32 as usize
-}
+/// Nodes that may be wide whatever they hold: 8 MB of them.
+pub(super) const WIDE_NODES: usize = 4096;
+/// A node of at least so many runs is wide: it then takes at most six times the memory.
+const WIDE_RUNS: usize = 32;
 
 /// The one writer of a [`Fib6`]; owned by the control thread.
 pub struct Fib6Writer {
     fib: Arc<Fib6>,
     arena: Arena,
+    /// Wide nodes that the table points to.
+    wide_nodes: usize,
 }
 
 impl Fib6Writer {
     pub(super) fn new(fib: Arc<Fib6>, domain: &Arc<Domain>) -> Fib6Writer {
         let arena = Arena::new(Arc::clone(&fib), domain);
-        Fib6Writer { fib, arena }
+        Fib6Writer { fib, arena, wide_nodes: 0 }
     }
 
     /// Bytes of the groups and nodes that the table points to.
@@ -359,17 +249,27 @@ impl Fib6Writer {
         }
         let bitmap = node.bitmap();
         let offset = offset_of(entry);
-        if (0..NODE_BITMAP_WORDS).any(|word| self.marks(offset, word) != bitmap[word]) {
+        if !is_wide(entry) && (0..NODE_BITMAP_WORDS).any(|word| self.marks(offset, word) != bitmap[word]) {
             self.release(entry);
             return self.write(&node);
         }
-        for (index, new) in runs(&node, &bitmap).enumerate() {
-            let word = self.arena.word(offset + NODE_ENTRIES + index);
+        let (first, _) = self.entries(entry);
+        if is_wide(entry) {
+            self.store_changed(first, node.slots.iter().copied());
+        } else {
+            self.store_changed(first, runs(&node, &bitmap));
+        }
+        entry
+    }
+
+    /// Stores the entries from the word `first` on, those that change.
+    fn store_changed(&mut self, first: usize, entries: impl Iterator<Item = u64>) {
+        for (index, new) in entries.enumerate() {
+            let word = self.arena.word(first + index);
             if word.load(Ordering::Relaxed) != new {
                 word.store(new, Ordering::Release);
             }
         }
-        entry
     }
 
     /// Changes all answers below `pointer`, all of whose addresses, with those of its skip, lie inside the prefix. Runs
@@ -377,8 +277,8 @@ impl Fib6Writer {
     fn rewrite_node(&mut self, pointer: u64, update: &Update) {
         let outside = self.outside(pointer);
         self.set_outside(pointer, update.apply(outside));
-        let offset = offset_of(pointer);
-        self.rewrite_entries(offset + NODE_ENTRIES, self.entries(offset), update);
+        let (first, count) = self.entries(pointer);
+        self.rewrite_entries(first, count, update);
     }
 
     /// Changes the answers in `count` entries from `first` on, and all below them.
@@ -396,9 +296,14 @@ impl Fib6Writer {
         }
     }
 
-    /// Number of entries of the node at `offset`.
-    fn entries(&self, offset: usize) -> usize {
-        (0..NODE_BITMAP_WORDS).map(|word| self.marks(offset, word).count_ones() as usize).sum()
+    /// The first entry of the node at `pointer`, and the number of its entries.
+    fn entries(&self, pointer: u64) -> (usize, usize) {
+        let offset = offset_of(pointer);
+        if is_wide(pointer) {
+            return (offset + NODE_WIDE_ENTRIES, SLOTS);
+        }
+        let count = (0..NODE_BITMAP_WORDS).map(|word| self.marks(offset, word).count_ones() as usize).sum();
+        (offset + NODE_ENTRIES, count)
     }
 
     /// The marks in one word of the node at `offset`.
@@ -436,10 +341,10 @@ impl Fib6Writer {
             outside: self.outside(pointer),
             slots: [0; SLOTS],
         };
-        let mut next = offset + NODE_ENTRIES;
+        let (mut next, _) = self.entries(pointer);
         let mut entry = 0;
         for (slot, value) in node.slots.iter_mut().enumerate() {
-            if self.marks(offset, slot / 32) >> (slot % 32) & 1 != 0 {
+            if is_wide(pointer) || self.marks(offset, slot / 32) >> (slot % 32) & 1 != 0 {
                 entry = self.arena.load(next);
                 next += 1;
             }
@@ -452,6 +357,15 @@ impl Fib6Writer {
     fn write(&mut self, node: &Node) -> u64 {
         let bitmap = node.bitmap();
         let count: u32 = bitmap.iter().map(|marks| marks.count_ones()).sum();
+        let (half, level) = if node.level < HALF { (0, node.level) } else { (LOW_HALF_BIT, node.level - HALF) };
+        let pointer = POINTER_BIT | half | u64::from(56 - level) << SHIFT_SHIFT;
+        let head = [node.key, node.outside].into_iter();
+        if count as usize >= WIDE_RUNS || self.wide_nodes < WIDE_NODES {
+            self.wide_nodes += 1;
+            let offset = self.arena.allocate(NODE_WIDE_ENTRIES + SLOTS);
+            self.fill(offset, head.chain(node.slots));
+            return pointer | WIDE_BIT | u64::from(offset);
+        }
         let offset = self.arena.allocate(NODE_ENTRIES + count as usize);
         let mut before = offset + NODE_ENTRIES as u32 - 1;
         let counted = bitmap.map(|marks| {
@@ -459,18 +373,29 @@ impl Fib6Writer {
             before += marks.count_ones();
             word
         });
-        let words = [node.key, node.outside].into_iter().chain(counted).chain(runs(node, &bitmap));
+        self.fill(offset, head.chain(counted).chain(runs(node, &bitmap)));
+        pointer | u64::from(offset)
+    }
+
+    /// Writes a block that nobody reads yet.
+    fn fill(&mut self, offset: u32, words: impl Iterator<Item = u64>) {
         for (index, word) in words.enumerate() {
             self.arena.word(offset as usize + index).store(word, Ordering::Relaxed);
         }
-        let (half, level) = if node.level < HALF { (0, node.level) } else { (LOW_HALF_BIT, node.level - HALF) };
-        POINTER_BIT | half | u64::from(56 - level) << SHIFT_SHIFT | u64::from(offset)
     }
 
     /// Notes that this update unlinks the node at `pointer`.
     fn release(&mut self, pointer: u64) {
         let offset = offset_of(pointer);
-        self.arena.replace(offset as u32, NODE_ENTRIES + self.entries(offset));
+        let (first, count) = self.entries(pointer);
+        self.wide_nodes -= usize::from(is_wide(pointer));
+        self.arena.replace(offset as u32, first - offset + count);
+    }
+
+    /// Makes all new nodes narrow unless they have many runs, as they are in a large table.
+    #[cfg(test)]
+    pub(super) fn behave_as_large(&mut self) {
+        self.wide_nodes += WIDE_NODES;
     }
 
     /// Words that were ever part of a block.
@@ -478,9 +403,4 @@ impl Fib6Writer {
     pub(super) fn words_ever_used(&self) -> usize {
         self.arena.words_ever_used()
     }
-}
-
-/// The entries of a node: the value at each mark of its bitmap.
-fn runs(node: &Node, bitmap: &Bitmap) -> impl Iterator<Item = u64> {
-    node.slots.iter().enumerate().filter(|(slot, _)| bitmap[slot / 32] >> (slot % 32) & 1 != 0).map(|(_, entry)| *entry)
 }

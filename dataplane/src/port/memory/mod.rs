@@ -1,8 +1,8 @@
 //! Memory port: a lock-free single-producer, single-consumer ring in each direction, between workers, generators and sinks.
 //!
-//! The frames stay where they are; only their owner changes. `rtrb` is the ring.
+//! The frames stay where they are; only their owner changes.
 
-#![forbid(unsafe_code)]
+pub mod ring;
 
 use crate::arena::Pool;
 use crate::batch::Batch;
@@ -12,39 +12,34 @@ use crate::port::{PortError, QueuePair, RxQueue, TxFrame, TxQueue};
 /// The other end of a memory port's queue: a generator pushes, a sink pops.
 pub struct Peer {
     /// Towards the port.
-    pub to_port: rtrb::Producer<TxFrame>,
+    pub to_port: ring::Producer<TxFrame>,
     /// From the port.
-    pub from_port: rtrb::Consumer<TxFrame>,
+    pub from_port: ring::Consumer<TxFrame>,
 }
 
 struct Receive {
     port: PortId,
-    ring: rtrb::Consumer<TxFrame>,
+    ring: ring::Consumer<TxFrame>,
 }
 
 struct Transmit {
-    ring: rtrb::Producer<TxFrame>,
+    ring: ring::Producer<TxFrame>,
 }
 
 /// Makes one queue of a memory port with rings of `capacity` frames, and its other end.
 pub fn queue(port: PortId, capacity: usize) -> (QueuePair, Peer) {
-    let (to_port, rx) = rtrb::RingBuffer::new(capacity);
-    let (tx, from_port) = rtrb::RingBuffer::new(capacity);
+    let (to_port, rx) = ring::ring(capacity);
+    let (tx, from_port) = ring::ring(capacity);
     let pair = QueuePair { port, rx: Box::new(Receive { port, ring: rx }), tx: Box::new(Transmit { ring: tx }) };
     (pair, Peer { to_port, from_port })
 }
 
 impl RxQueue for Receive {
     fn receive(&mut self, batch: &mut Batch, max: usize, _pool: &mut Pool) -> Result<usize, PortError> {
-        let n = self.ring.slots().min(max).min(batch.room());
-        if n == 0 {
-            return Ok(0);
-        }
-        let Ok(chunk) = self.ring.read_chunk(n) else { return Ok(0) };
-        for t in chunk {
-            let _ = batch.push_with(|| Packet::new(t.frame, t.offload, self.port));
-        }
-        Ok(n)
+        let port = self.port;
+        Ok(self.ring.pop_each(max.min(batch.room()), |t| {
+            let _ = batch.push_with(|| Packet::new(t.frame, t.offload, port));
+        }))
     }
 
     fn close(&mut self, pool: &mut Pool) {
@@ -61,10 +56,7 @@ impl TxQueue for Transmit {
         _refused: &mut Vec<TxFrame>,
         _pool: &mut Pool,
     ) -> Result<(), PortError> {
-        let n = self.ring.slots().min(frames.len());
-        if let Ok(chunk) = self.ring.write_chunk_uninit(n) {
-            chunk.fill_from_iter(frames.drain(..n));
-        }
+        self.ring.push_all(frames);
         Ok(())
     }
 

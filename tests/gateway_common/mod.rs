@@ -1,0 +1,207 @@
+//! What the end-to-end tests of the gateway share: a lab with `ferrule run` in B, one at a time, and the exact balance of its
+//! packets.
+#![forbid(unsafe_code)]
+// Each test file is a program of its own and uses its part.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::Deref;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferrule::lab::probe::counters::{self, DeviceCounters};
+use ferrule::lab::{GatewayRouter, Host, Lab, LabError, Router, Topology, tools};
+use ferrule::snapshot::{PortRow, Snapshot};
+
+/// For what happens within milliseconds and gets the rest on an overloaded machine.
+pub const LIMIT: Duration = Duration::from_secs(10);
+
+/// Each test with both drivers, as `xdp::NAME` and `packet::NAME`.
+#[macro_export]
+macro_rules! with_both_drivers {
+    ($($name:ident)+) => {
+        mod xdp {
+            $(#[test] fn $name() { super::$name("xdp") })+
+        }
+        mod packet {
+            $(#[test] fn $name() { super::$name("packet") })+
+        }
+    };
+}
+
+/// A lab whose router is the gateway. It has the machine for itself: a worker, the sender and the receiver want more than two
+/// cores already. When a test fails, what the gateway counted and logged is printed.
+pub struct Gateway {
+    lab: Lab,
+    _turn: MutexGuard<'static, ()>,
+}
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The gateway as router with this driver, all else as a user gets it.
+pub fn ferrule(driver: &str) -> GatewayRouter {
+    GatewayRouter::new(env!("CARGO_BIN_EXE_ferrule"), driver)
+}
+
+impl Gateway {
+    /// The lab with the gateway forwarding, or `None` after saying why it cannot be had here.
+    pub fn up(tools: &[&str], topology: &Topology, router: &dyn Router) -> Option<Gateway> {
+        // A test that failed leaves nothing behind that the next one could trip over.
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        tools::can_test(tools).then(|| Gateway { lab: Lab::up(topology, router).unwrap(), _turn: turn })
+    }
+
+    /// The client, the router and the server.
+    pub fn hosts(&self) -> [Host; 3] {
+        ["a", "b", "c"].map(|name| self.lab.host(name).unwrap())
+    }
+
+    /// Both addresses of a host.
+    pub fn both(&self, host: &str) -> [IpAddr; 2] {
+        [self.lab.v4(host).into(), self.lab.v6(host).into()]
+    }
+
+    /// The lab, for tests that stop the gateway or start it anew.
+    pub fn lab_mut(&mut self) -> &mut Lab {
+        &mut self.lab
+    }
+
+    /// The gateway's process id.
+    pub fn pid(&self) -> u32 {
+        snapshot(&self.lab).unwrap().daemon.pid
+    }
+}
+
+impl Deref for Gateway {
+    type Target = Lab;
+    fn deref(&self) -> &Lab {
+        &self.lab
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            if let Ok(snapshot) = snapshot(&self.lab) {
+                eprintln!("{}", story(&snapshot));
+            }
+            for child in self.lab.router() {
+                eprintln!("the gateway's log:\n{}", child.log());
+            }
+        }
+    }
+}
+
+/// What `ferrule show stats --json` says.
+pub fn snapshot(lab: &Lab) -> Result<Snapshot, LabError> {
+    let socket = GatewayRouter::socket(lab).display().to_string();
+    let words = [env!("CARGO_BIN_EXE_ferrule"), "--socket", &socket, "--json", "show", "stats"];
+    let done = lab.host("b")?.run(&words, LIMIT)?.success()?;
+    serde_json::from_str(&done.stdout).map_err(|e| LabError::output(done.what, e, &done.stdout))
+}
+
+/// Drops that are not zero.
+pub fn drops(snapshot: &Snapshot) -> BTreeMap<&str, u64> {
+    snapshot.drops.iter().filter(|d| d.count > 0).map(|d| (d.name.as_str(), d.count)).collect()
+}
+
+/// A count by its name; panics when there is none of that name.
+pub fn count(counts: &[ferrule::snapshot::NamedCount], name: &str) -> u64 {
+    counts.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no count {name} in {counts:?}")).count
+}
+
+/// A port by the name of its device.
+pub fn port<'a>(snapshot: &'a Snapshot, name: &str) -> &'a PortRow {
+    snapshot.ports.iter().find(|p| p.name == name).unwrap_or_else(|| panic!("no port {name} in {:?}", snapshot.ports))
+}
+
+/// What a failed test wants to know.
+fn story(snapshot: &Snapshot) -> String {
+    let ports: String = snapshot.ports.iter().map(|p| format!("  {p:?}\n")).collect();
+    let non_zero = |all: &[ferrule::snapshot::NamedCount]| -> Vec<(String, u64)> {
+        all.iter().filter(|c| c.count > 0).map(|c| (c.name.clone(), c.count)).collect()
+    };
+    format!(
+        "{:?}\ndrops {:?}\ngenerated {:?}\nconsumed {:?}\npunted {:?}\nneighbors {:?}\nports\n{ports}",
+        snapshot.balance,
+        drops(snapshot),
+        non_zero(&snapshot.generated),
+        non_zero(&snapshot.consumed),
+        non_zero(&snapshot.punted),
+        snapshot.neighbors,
+    )
+}
+
+/// Waits until nothing is on its way, and asserts that every packet is accounted for: what came in and what was made is what went
+/// out and what ended, to the packet, and nothing is held.
+pub fn assert_balanced(lab: &Lab) -> Snapshot {
+    let deadline = Instant::now() + LIMIT;
+    let mut last = snapshot(lab).unwrap();
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = snapshot(lab).unwrap();
+        let balance = now.balance;
+        if balance == last.balance && balance.difference == 0 && balance.held == 0 {
+            assert!(balance.received > 0 && balance.transmitted > 0, "nothing was forwarded: {}", story(&now));
+            return now;
+        }
+        assert!(Instant::now() < deadline, "packets that nobody accounts for: {}", story(&now));
+        last = now;
+    }
+}
+
+/// [`assert_balanced`], and nothing was dropped but for the reasons named.
+pub fn assert_no_drops_but(lab: &Lab, reasons: &[&str]) -> Snapshot {
+    let snapshot = assert_balanced(lab);
+    let others: Vec<(&str, u64)> = drops(&snapshot).into_iter().filter(|(reason, _)| !reasons.contains(reason)).collect();
+    assert!(others.is_empty(), "dropped {others:?}; {}", story(&snapshot));
+    let lost: u64 = snapshot.ports.iter().map(|p| p.device_rx_lost).sum();
+    assert_eq!(lost, 0, "lost by a device before the gateway saw them: {}", story(&snapshot));
+    snapshot
+}
+
+/// The gateway's counts of one of its ports and those of the devices at the other end of the link, which agree packet for packet.
+#[derive(Debug, Clone, Copy)]
+pub struct LinkCount {
+    /// Frames that the peer's device sent.
+    pub peer_sent: u64,
+    /// Of those, frames that the gateway got.
+    pub received: u64,
+    /// Of those, frames that the gateway's device lost.
+    pub lost_before: u64,
+    /// Frames that the gateway gave to its device.
+    pub transmitted: u64,
+    /// Of those, frames that the peer's device got.
+    pub peer_received: u64,
+    /// Of those, frames that the link dropped since the peer's ring was full.
+    pub lost_after: u64,
+}
+
+/// Counts a quiet link between a port of B and a device of `peer` from both ends, at one moment.
+pub fn link_count(lab: &Lab, device: &str, (peer, peer_device): (&str, &str)) -> LinkCount {
+    let (b, peer) = (lab.host("b").unwrap(), lab.host(peer).unwrap());
+    let nic = format!("{device}.phy");
+    let ends = || -> [DeviceCounters; 2] {
+        [counters::device(&b, &nic).unwrap(), counters::device(&peer, peer_device).unwrap()]
+    };
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        // Neighbour discovery may come between two readings; what was the same before and after is one moment.
+        let before = ends();
+        let snapshot = assert_balanced(lab);
+        let [near, far] = ends();
+        let row = port(&snapshot, device);
+        if [near, far] == before {
+            return LinkCount {
+                peer_sent: far.tx_packets,
+                received: row.received.packets,
+                lost_before: row.device_rx_lost,
+                transmitted: row.transmitted.packets,
+                peer_received: far.rx_packets,
+                lost_after: near.tx_dropped,
+            };
+        }
+        assert!(Instant::now() < deadline, "the link of {device} does not come to rest");
+    }
+}
