@@ -154,7 +154,8 @@ pub fn assert_balanced(lab: &Lab) -> Snapshot {
 /// [`assert_balanced`], and nothing was dropped but for the reasons named.
 pub fn assert_no_drops_but(lab: &Lab, reasons: &[&str]) -> Snapshot {
     let snapshot = assert_balanced(lab);
-    let others: Vec<(&str, u64)> = drops(&snapshot).into_iter().filter(|(reason, _)| !reasons.contains(reason)).collect();
+    let others: Vec<(&str, u64)> =
+        drops(&snapshot).into_iter().filter(|(reason, _)| !reasons.contains(reason)).collect();
     assert!(others.is_empty(), "dropped {others:?}; {}", story(&snapshot));
     let lost: u64 = snapshot.ports.iter().map(|p| p.device_rx_lost).sum();
     assert_eq!(lost, 0, "lost by a device before the gateway saw them: {}", story(&snapshot));
