@@ -8,6 +8,7 @@ use crate::port::{TxFrame, memory};
 use crate::ports::*;
 use crate::stage::*;
 use std::sync::Arc;
+/// Runs one case and prints its cycles.
 pub fn run(buffers: u32, stride: usize, shuffled: bool, dests: usize) {
     let domain = crate::quiesce::Domain::new(1);
     let mut t = RoutingTable::new(&domain, TableLimits::default());
