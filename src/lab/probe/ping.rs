@@ -154,7 +154,8 @@ impl PingReport {
         for line in text.lines() {
             if line.contains(" bytes from ") {
                 report.reply_ttl = number_after(line, "ttl=").or(report.reply_ttl);
-                let time: Option<f64> = line.split_once("time=").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+                let time: Option<f64> =
+                    line.split_once("time=").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
                 report.times_ms.extend(time);
             } else if let Some(rest) = line.strip_prefix("From ") {
                 report.errors.extend(parse_error(rest));
