@@ -169,8 +169,7 @@ fn every_metric_is_explained() {
     let text = read("docs/operations.md");
     let told: BTreeSet<&str> = first_cells(section(&text, "### Metrics\n")).into_iter().collect();
     let rendered = metrics::render(&Snapshot::default());
-    let there: BTreeSet<&str> =
-        rendered.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let there: BTreeSet<&str> = rendered.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     assert_eq!(told, there);
 }
 
