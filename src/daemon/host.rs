@@ -49,6 +49,7 @@ pub fn options(plan: &PortPlan, plans: &[PortPlan], state_directory: &std::path:
         framing,
         state_directory: state_directory.to_owned(),
         accept_router_advertisements: plan.accept_ra,
+        tags_in_frames: matches!(plan.driver, gateway::Driver::Auto { .. } | gateway::Driver::Xdp { .. }),
         promiscuous: plans.iter().any(|p| p.physical == plan.id && p.tag.is_some()),
         ..TakeoverOptions::default()
     }

@@ -152,7 +152,7 @@ fn policy(config: &Config) -> Result<Policy, Failure> {
     })
 }
 
-/// Says at once which devices there are when one is missing.
+/// Says at once which devices there are when one is missing, and which one has other queues than the file says.
 fn check_devices(plans: &[PortPlan], config: &Config) -> Result<(), Failure> {
     let there = supervise::interfaces();
     for plan in plans.iter().filter(|p| p.tag.is_none()) {
@@ -163,6 +163,17 @@ fn check_devices(plans: &[PortPlan], config: &Config) -> Result<(), Failure> {
                 "port {}: there is no device {device} here; there are: {}",
                 plan.name,
                 there.join(", ")
+            )));
+        }
+        let nic = if taken_over { format!("{device}.phy") } else { device.clone() };
+        if let (gateway::Driver::Xdp { .. }, Some(asked), Ok(found)) =
+            (&plan.driver, plan.queues, Device::by_name(&nic))
+            && u32::from(asked) != found.receive_queues
+        {
+            return Err(Failure::input(format!(
+                "port {}: queues = {asked}, but {nic} has {} receive queues, and with xdp each needs a reader: \
+                 ethtool -L {nic} combined {asked} (or rx {asked} tx {asked}), or leave queues out",
+                plan.name, found.receive_queues
             )));
         }
     }
