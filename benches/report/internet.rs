@@ -58,11 +58,11 @@ impl Internet {
         let prefixes = self.of(family);
         let mut inside = || match prefixes[random.below(prefixes.len())] {
             Prefix::V4 { address, length } => {
-                let host = if length >= 32 { 0 } else { random.next() as u32 >> length };
+                let host = if length >= 32 { 0 } else { random.draw() as u32 >> length };
                 IpAddr::V4(Ipv4Addr::from_bits(address | host))
             }
             Prefix::V6 { address, length } => {
-                let wide = u128::from(random.next()) << 64 | u128::from(random.next());
+                let wide = u128::from(random.draw()) << 64 | u128::from(random.draw());
                 IpAddr::V6(Ipv6Addr::from_bits(if length >= 128 { address } else { address | wide >> length }))
             }
         };

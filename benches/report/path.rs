@@ -133,7 +133,7 @@ fn drive(
 
 /// As [`drive`], for the floor, whose table has a route for every address.
 fn drive_floor(floor: &mut Floor, table: &Table, case: &Case, random: &mut Random) -> Result<f64, Failure> {
-    let mut any = || IpAddr::from((random.next() as u32).to_be_bytes());
+    let mut any = || IpAddr::from((random.draw() as u32).to_be_bytes());
     let several: Vec<IpAddr> = match case.destinations {
         Destinations::One => vec![any()],
         Destinations::Some(count) => (0..count).map(|_| any()).collect(),

@@ -117,7 +117,7 @@ impl HostInterface {
                 record.store(&path)?;
                 (record, false)
             }
-            Found::Left(record) => (record, true),
+            Found::Left(record) => (*record, true),
         };
         let result = Self::build(&mut rtnl, record.clone(), path.clone(), options, filter);
         let (interface, mut warnings) = match result {
@@ -377,7 +377,11 @@ pub fn restore_left(name: &str, state_directory: &Path) -> Result<Vec<String>, K
     let mut filter = KernelFilter::open()?;
     let mut rtnl = Rtnl::open()?;
     let path = Record::path(state_directory, name);
-    let Found::Left(Record { nic: Some(nic), .. }) = find(&mut rtnl, name, Record::load(&path)?)? else {
+    let left = match find(&mut rtnl, name, Record::load(&path)?)? {
+        Found::Left(record) => record.nic,
+        Found::Fresh(_) => None,
+    };
+    let Some(nic) = left else {
         let why = "it has its own name and no record of ours: nothing to give back".to_owned();
         return Err(KernelError::Taken { name: name.to_owned(), why });
     };
