@@ -160,9 +160,8 @@ impl Gateway for Running {
         if let Some(address) = query.lookup {
             return routing.route_to(address).iter().map(|r| self.route_row(&routing, r)).collect();
         }
-        let wanted = |r: &RouteView| match (query.family, r.prefix) {
-            (Some(4), Prefix::V4 { .. }) | (Some(6), Prefix::V6 { .. }) | (None, _) => true,
-            _ => false,
+        let wanted = |r: &RouteView| {
+            matches!((query.family, r.prefix), (Some(4), Prefix::V4 { .. }) | (Some(6), Prefix::V6 { .. }) | (None, _))
         };
         let limit = query.limit.map_or(usize::MAX, |n| n as usize);
         routing.routes().filter(|r| r.in_force && wanted(r)).take(limit).map(|r| self.route_row(&routing, &r)).collect()
@@ -263,7 +262,7 @@ fn events(core: &Core) -> Vec<NamedCount> {
 fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
     let mut a = old.engine.clone();
     let b = &new.engine;
-    (a.on_exit, a.watchdog) = (b.on_exit, b.watchdog);
+    a.on_exit = b.on_exit;
     let strip = |config: &Config| {
         let mut ports = config.ports.clone();
         for port in &mut ports {

@@ -26,6 +26,8 @@ pub struct HostPath {
     pub filter: Option<KernelFilter>,
     /// Where records are.
     pub state_directory: PathBuf,
+    /// A NIC was found as a killed process, or one that exited closed, had left it.
+    pub resumed: bool,
 }
 
 /// A kernel error as the program tells it: bad input where the user can mend it.
@@ -61,9 +63,10 @@ impl HostPath {
     pub fn take_over(&mut self, plans: &[PortPlan]) -> Result<Vec<(PortId, OwnedFd)>, Failure> {
         let result = self.try_take_over(plans);
         if result.is_err() {
+            let as_found = if self.resumed { OnExit::Closed } else { OnExit::Kernel };
             let interfaces = std::mem::take(&mut self.interfaces).into_iter().flatten().collect();
             if let Some(filter) = &mut self.filter
-                && let Err(error) = release_all(interfaces, OnExit::Kernel, filter)
+                && let Err(error) = release_all(interfaces, as_found, filter)
             {
                 log::error(format!("putting back what was changed: {error}"));
             }
@@ -73,7 +76,7 @@ impl HostPath {
 
     fn try_take_over(&mut self, plans: &[PortPlan]) -> Result<Vec<(PortId, OwnedFd)>, Failure> {
         let mut filter = KernelFilter::open().map_err(|e| failure(&e))?;
-        let names = plans.iter().map(|p| host_name(p));
+        let names = plans.iter().map(host_name);
         let ports = filter.set_ports(names);
         self.filter = Some(filter);
         ports.map_err(|e| failure(&e))?;
@@ -97,6 +100,7 @@ impl HostPath {
                 log::warning(format!("{}: {warning}", plan.name));
             }
             if taken.resumed {
+                self.resumed = true;
                 log::notice(format!("{}: found as a process that was killed had left it", plan.name));
             }
             taps.extend(taken.interface.take_queues().into_iter().map(|fd| (plan.id, fd)));
@@ -161,13 +165,18 @@ impl HostPath {
         }
     }
 
+    /// What leaves the box as it was found, for a start that failed: a box that was closed stays so.
+    pub fn as_found(&self) -> gateway::OnExit {
+        if self.resumed { gateway::OnExit::Closed } else { gateway::OnExit::Kernel }
+    }
+
     /// Leaves the box as `on_exit` says.
     pub fn release(&mut self, on_exit: gateway::OnExit) {
         let interfaces: Vec<_> = std::mem::take(&mut self.interfaces).into_iter().flatten().collect();
         let on_exit = if on_exit == gateway::OnExit::Kernel { OnExit::Kernel } else { OnExit::Closed };
         let Some(filter) = &mut self.filter else { return };
         match release_all(interfaces, on_exit, filter) {
-            Ok(refused) => refused.iter().for_each(|text| log::warning(text)),
+            Ok(refused) => refused.iter().for_each(log::warning),
             Err(error) => log::error(error.to_string()),
         }
     }

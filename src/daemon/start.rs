@@ -108,7 +108,6 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
         host.silence(plans.iter().filter(|p| p.tag.is_none()).filter_map(|p| p.device.clone()))?;
         Vec::new()
     };
-    let on_exit = config.engine.on_exit.value;
     match assemble(config, plans, host, options) {
         Ok(mut assembled) => {
             let core = assembled.core.clone();
@@ -118,12 +117,17 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
                 }
             }
             let result = open_and_serve(&mut assembled, listener, metrics, caught);
+            // What a reload said last counts; a start that failed leaves the box as it was found.
+            let on_exit = match &result {
+                Ok(()) => lock(&core.in_force).config.engine.on_exit.value,
+                Err(_) => lock(&core.host).as_found(),
+            };
             end(assembled, on_exit);
             result
         }
         Err((failure, mut host)) => {
             // A start that failed leaves the box as it was found, whatever on_exit says: nothing had passed yet.
-            host.release(gateway::OnExit::Kernel);
+            host.release(host.as_found());
             Err(failure)
         }
     }
