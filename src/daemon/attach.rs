@@ -12,6 +12,8 @@ use ferrule_dataplane::port::xdp::program::{Fragments, ModeChoice};
 use ferrule_dataplane::port::xdp::{CopyMode, Umem, XdpConfig, XdpPort};
 use ferrule_dataplane::port::{QueuePair, tap};
 
+use super::helper::XdpRequest;
+use super::privileges::Assistant;
 use crate::failure::Failure;
 
 /// An open port.
@@ -46,6 +48,8 @@ pub struct Request<'a> {
     pub promiscuous: bool,
     /// The kernel's reception is dropped on the NIC.
     pub silenced: bool,
+    /// Who makes sockets and programs, where this process may not any more.
+    pub assistant: Option<&'a Assistant>,
 }
 
 /// Opens the port.
@@ -89,7 +93,16 @@ fn xdp(request: &Request<'_>, mode: ModeChoice, umem: &Arc<Umem>, why: String) -
     let mut config = XdpConfig::new(request.nic, request.port);
     config.mode = mode;
     config.fragments = if request.mtu > 1500 { Fragments::Yes } else { Fragments::No };
-    let (port, pairs) = XdpPort::open(&config, umem).map_err(|e| Failure::runtime(e.to_string()))?;
+    let opened = match request.assistant {
+        None => XdpPort::open(&config, umem),
+        Some(assistant) => {
+            let acquired = assistant.open_xdp(&XdpRequest::new(&config))?;
+            XdpPort::assemble_with(&config, acquired, umem, &mut |map, queue, socket| {
+                assistant.claim(map, queue, socket)
+            })
+        }
+    };
+    let (port, pairs) = opened.map_err(|e| Failure::runtime(e.to_string()))?;
     let report = port.report();
     let mut why = why;
     if let Some(reason) = &report.no_native {
@@ -112,7 +125,11 @@ fn packet(request: &Request<'_>, offload: bool, why: String) -> Result<Opened, F
     options.offload = offload;
     options.promiscuous = request.promiscuous;
     let dropped = IngressDropped::held_by(request.nic, ());
-    let opened = packet::open(&options, request.port, dropped).map_err(|e| Failure::runtime(e.to_string()))?;
+    let opened = match request.assistant {
+        None => packet::open(&options, request.port, dropped),
+        Some(assistant) => packet::open_with(&options, request.port, dropped, &mut || assistant.packet_socket()),
+    };
+    let opened = opened.map_err(|e| Failure::runtime(e.to_string()))?;
     let mode = format!("TPACKET_V3, {}", if offload { "offload" } else { "copy" });
     Ok(Opened { pairs: opened.queues, driver: "packet", mode, why, keep: None })
 }
