@@ -1,6 +1,7 @@
 //! Ferrule: a software router for a two-NIC gateway box.
 
 pub mod cli;
+pub mod compare;
 pub mod configuration;
 pub mod control;
 pub mod daemon;

@@ -8,20 +8,16 @@ use std::path::{Path, PathBuf};
 use crate::cli::commands::{Program, emit, emit_json};
 use crate::cli::{Common, CompareArgs, LabArgs, LabCommand, LabOptions, LabRouter, PrivilegeTestArgs, RunArgs};
 use crate::control::{Client, DEFAULT_SOCKET};
-use crate::daemon;
 use crate::failure::Failure;
 use crate::lab::{Counters, GatewayRouter, KernelCounters, KernelRouter, Lab, LabError, Offloads, Router, command};
 use crate::log;
 use crate::pktgen::Opener;
 use crate::pktgen::device::Devices;
 use crate::privilege::{self, Plan};
+use crate::{compare, daemon};
 
 /// The program as it was built.
 pub struct Ferrule;
-
-fn missing(what: &str) -> Failure {
-    Failure::runtime(format!("`ferrule {what}` is not part of this build"))
-}
 
 impl Program for Ferrule {
     fn run(&self, args: &RunArgs, common: &Common) -> Result<(), Failure> {
@@ -59,8 +55,8 @@ impl Program for Ferrule {
         }
     }
 
-    fn compare(&self, _args: &CompareArgs, _common: &Common, _out: &mut dyn Write) -> Result<(), Failure> {
-        Err(missing("compare"))
+    fn compare(&self, args: &CompareArgs, common: &Common, out: &mut dyn Write) -> Result<(), Failure> {
+        compare::run(args, common, out)
     }
 
     fn opener(&self) -> &dyn Opener {

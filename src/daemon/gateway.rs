@@ -160,9 +160,8 @@ impl Gateway for Running {
         if let Some(address) = query.lookup {
             return routing.route_to(address).iter().map(|r| self.route_row(&routing, r)).collect();
         }
-        let wanted = |r: &RouteView| match (query.family, r.prefix) {
-            (Some(4), Prefix::V4 { .. }) | (Some(6), Prefix::V6 { .. }) | (None, _) => true,
-            _ => false,
+        let wanted = |r: &RouteView| {
+            matches!((query.family, r.prefix), (Some(4), Prefix::V4 { .. }) | (Some(6), Prefix::V6 { .. }) | (None, _))
         };
         let limit = query.limit.map_or(usize::MAX, |n| n as usize);
         routing.routes().filter(|r| r.in_force && wanted(r)).take(limit).map(|r| self.route_row(&routing, &r)).collect()

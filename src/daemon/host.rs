@@ -73,7 +73,7 @@ impl HostPath {
 
     fn try_take_over(&mut self, plans: &[PortPlan]) -> Result<Vec<(PortId, OwnedFd)>, Failure> {
         let mut filter = KernelFilter::open().map_err(|e| failure(&e))?;
-        let names = plans.iter().map(|p| host_name(p));
+        let names = plans.iter().map(host_name);
         let ports = filter.set_ports(names);
         self.filter = Some(filter);
         ports.map_err(|e| failure(&e))?;
@@ -174,7 +174,7 @@ impl HostPath {
         let on_exit = if on_exit == gateway::OnExit::Kernel { OnExit::Kernel } else { OnExit::Closed };
         let Some(filter) = &mut self.filter else { return };
         match release_all(interfaces, on_exit, filter) {
-            Ok(refused) => refused.iter().for_each(|text| log::warning(text)),
+            Ok(refused) => refused.iter().for_each(log::warning),
             Err(error) => log::error(error.to_string()),
         }
     }

@@ -1,12 +1,13 @@
 //! Ferrule itself as the router of a lab.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::LabError;
-use super::process::Background;
+use super::process::{Background, wait_until};
 use super::running::{Lab, Router};
 
 /// Runs `ferrule run` in B, in host mode: addresses and routes are the kernel's, on the host interfaces.
@@ -22,6 +23,10 @@ pub struct GatewayRouter {
     pub engine: String,
     /// Lines for each `[[port]]`.
     pub port: String,
+    /// Lines for the `[[port]]` of one device, and sections that belong to it (`[[port.vlan]]`).
+    pub ports: BTreeMap<String, String>,
+    /// Addresses of a device that another interface gets, which is there once the gateway runs: a VLAN of it.
+    pub addresses_on: BTreeMap<String, String>,
     /// More sections, at the end of the file.
     pub more: String,
     /// How long it may take until it forwards.
@@ -40,6 +45,8 @@ impl GatewayRouter {
             offload: false,
             engine: String::new(),
             port: String::new(),
+            ports: BTreeMap::new(),
+            addresses_on: BTreeMap::new(),
             more: String::new(),
             patience: Duration::from_secs(20),
         }
@@ -58,6 +65,9 @@ impl GatewayRouter {
             if self.offload {
                 text.push_str("offload = true\n");
             }
+            if let Some(lines) = self.ports.get(&port.device) {
+                let _ = writeln!(text, "{lines}");
+            }
         }
         text.push_str(&self.more);
         text
@@ -68,20 +78,49 @@ impl GatewayRouter {
     /// # Errors
     /// When it does not begin to forward in time; its log is in the error.
     pub fn launch(&self, lab: &Lab, config: &Path) -> Result<Background, LabError> {
-        let (program, config) = (self.program.display().to_string(), config.display().to_string());
-        let records = lab.scratch().join("records").display().to_string();
-        let mut child =
-            lab.host("b")?.spawn(&[&program, "run", &config, "--state-directory", &records, "--log", "info"])?;
+        let mut child = self.spawn(lab, config)?;
         lab.wait_forwarding(&mut child, self.patience)?;
         Ok(child)
+    }
+
+    fn spawn(&self, lab: &Lab, config: &Path) -> Result<Background, LabError> {
+        let (program, config) = (self.program.display().to_string(), config.display().to_string());
+        let records = lab.scratch().join("records").display().to_string();
+        lab.host("b")?.spawn(&[&program, "run", &config, "--state-directory", &records, "--log", "info"])
+    }
+
+    /// Gives the interfaces that the gateway itself makes their addresses once they are there.
+    fn address(&self, lab: &Lab, child: &mut Background) -> Result<(), LabError> {
+        let b = lab.host("b")?;
+        for interface in self.addresses_on.values() {
+            wait_until(&format!("{interface} in b"), self.patience, || {
+                child.check()?;
+                let links = b.ip_json(&["link", "show", "up"])?;
+                let there = links.as_array().is_some_and(|all| all.iter().any(|link| link["ifname"] == **interface));
+                Ok(if there { Ok(()) } else { Err(links.to_string()) })
+            })?;
+        }
+        let mut plan = lab.plan().clone();
+        for port in &mut plan.router_ports {
+            if let Some(interface) = self.addresses_on.get(&port.device) {
+                port.device.clone_from(interface);
+            }
+        }
+        b.ip_batch(&plan.router_batch())
     }
 }
 
 impl Router for GatewayRouter {
     fn start(&self, lab: &Lab) -> Result<Vec<Background>, LabError> {
-        lab.host("b")?.ip_batch(&lab.plan().router_batch())?;
         let path = lab.scratch().join("gateway.toml");
         fs::write(&path, self.config(lab)).map_err(|e| LabError::io(format!("writing {}", path.display()), e))?;
-        Ok(vec![self.launch(lab, &path)?])
+        if self.addresses_on.is_empty() {
+            lab.host("b")?.ip_batch(&lab.plan().router_batch())?;
+            return Ok(vec![self.launch(lab, &path)?]);
+        }
+        let mut child = self.spawn(lab, &path)?;
+        self.address(lab, &mut child)?;
+        lab.wait_forwarding(&mut child, self.patience)?;
+        Ok(vec![child])
     }
 }

@@ -27,6 +27,8 @@ pub struct Link {
     pub far: End,
     /// MTU of both ends, bytes.
     pub mtu: u32,
+    /// Queue pairs of each end.
+    pub queues: u16,
 }
 
 /// An address of an end host.
@@ -85,7 +87,7 @@ pub struct Plan {
     pub router_routes: Vec<Route>,
     /// VLANs of end hosts.
     pub vlans: BTreeMap<String, Vlan>,
-    /// Queue pairs of each end.
+    /// Queue pairs of each end of the links made from now on.
     pub queues: u16,
     /// Whether there is IPv6.
     pub ipv6: bool,
@@ -104,7 +106,7 @@ impl Plan {
             // Locally administered (02), "fe" as in ferrule, then the number of the end.
             End { host: host.to_string(), device: device.to_string(), mac: [2, 0xfe, 0, 0, high, low] }
         };
-        let link = Link { near: end(near), far: end(far), mtu };
+        let link = Link { near: end(near), far: end(far), mtu, queues: self.queues };
         self.links.push(link);
     }
 
@@ -134,12 +136,12 @@ impl Plan {
 
     /// The `ip -batch` lines that make the links whose near end is in `host`.
     pub(super) fn link_batch(&self, host: &str, namespace: impl Fn(&str) -> String) -> String {
-        let queues = format!("numtxqueues {0} numrxqueues {0}", self.queues);
         let mut batch = String::new();
         if self.bridges.iter().any(|bridge| bridge == host) {
             batch.push_str("link add br0 type bridge stp_state 0 mcast_snooping 0\n");
         }
-        for Link { near, far, mtu } in self.links.iter().filter(|link| link.near.host == host) {
+        for Link { near, far, mtu, queues } in self.links.iter().filter(|link| link.near.host == host) {
+            let queues = format!("numtxqueues {queues} numrxqueues {queues}");
             batch.push_str(&format!(
                 "link add {} mtu {mtu} address {} {queues} type veth peer name {} mtu {mtu} address {} {queues} netns {}\n",
                 near.device,

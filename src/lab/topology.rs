@@ -55,6 +55,7 @@ pub struct Topology {
     pub(super) directory: PathBuf,
     pub(super) offloads: Offloads,
     queues: u16,
+    client_queues: Option<u16>,
     client_mtu: u32,
     server_mtu: u32,
     ipv6: bool,
@@ -79,6 +80,7 @@ impl Topology {
             directory: PathBuf::from(DEFAULT_DIRECTORY),
             offloads: Offloads::Off,
             queues: 1,
+            client_queues: None,
             client_mtu: 1500,
             server_mtu: 1500,
             ipv6: true,
@@ -108,6 +110,13 @@ impl Topology {
     #[must_use]
     pub fn queues(mut self, queues: u16) -> Self {
         self.queues = queues;
+        self
+    }
+
+    /// Queue pairs of each end of the A - B link, where they differ from the others'.
+    #[must_use]
+    pub fn client_queues(mut self, queues: u16) -> Self {
+        self.client_queues = Some(queues);
         self
     }
 
@@ -186,9 +195,11 @@ impl Topology {
     /// [`LabError::Request`] when a number is out of its range or a VLAN names no end host.
     pub fn plan(&self) -> Result<Plan, LabError> {
         self.check()?;
-        let mut plan = Plan { queues: self.queues, ipv6: self.ipv6, ..Plan::default() };
+        let queues = self.client_queues.unwrap_or(self.queues);
+        let mut plan = Plan { queues, ipv6: self.ipv6, ..Plan::default() };
         plan.hosts.push("b".to_string());
         self.side(&mut plan, Segment::Clients, self.clients, self.client_mtu);
+        plan.queues = self.queues;
         self.side(&mut plan, Segment::Servers, self.servers, self.server_mtu);
         if self.second_next_hop {
             self.side(&mut plan, Segment::SecondHop, 1, self.server_mtu);
@@ -217,8 +228,10 @@ impl Topology {
 
     fn check(&self) -> Result<(), LabError> {
         let bad = |text: String| Err(LabError::Request(text));
-        if self.queues == 0 || self.queues > 64 {
-            return bad(format!("{} queues: a link has 1 to 64", self.queues));
+        for queues in [self.queues, self.client_queues.unwrap_or(self.queues)] {
+            if !(1..=64).contains(&queues) {
+                return bad(format!("{queues} queues: a link has 1 to 64"));
+            }
         }
         if !(1..=200).contains(&self.clients) || !(1..=200).contains(&self.servers) {
             return bad(format!("{} clients and {} servers: 1 to 200 each", self.clients, self.servers));

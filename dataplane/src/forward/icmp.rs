@@ -231,7 +231,8 @@ fn is_error(original: &Packet) -> bool {
 fn build(kind: IcmpError, original: &Packet, context: &mut Context<'_>) -> Option<Packet> {
     let ports = &context.shared.ports;
     let (to, asked) = build::ends(original)?;
-    let from = source(ports, original, asked)?;
+    // Somebody who claims our address gets no answer: it would go to ourselves.
+    let from = source(ports, original, asked).filter(|from| *from != to)?;
     let v4 = original.family == Family::V4;
     let (headers, most) = if v4 { (build::L4_V4 + 8, ERROR_MAX_V4) } else { (build::L4_V6 + 8, ERROR_MAX_V6) };
     let room = most.min(context.pool.arena().capacity() - L3) - (headers - L3);

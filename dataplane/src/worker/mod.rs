@@ -7,7 +7,6 @@
 
 mod idle;
 pub mod mailbox;
-pub mod measure;
 mod turn;
 pub mod tx;
 

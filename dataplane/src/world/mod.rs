@@ -53,6 +53,14 @@ use crate::ports::MacAddress;
 use crate::stage::Shared;
 use crate::worker::{Command, Event, Mailbox, Worker};
 
+/// One worker with the other ends of its queues, to be driven on a thread of its own; see [`World::lanes`].
+pub struct Lane<'a> {
+    /// The worker.
+    pub worker: &'a mut Worker,
+    /// Other ends of its memory queues, by port; None for VLAN ports.
+    pub peers: Vec<Option<&'a mut Peer>>,
+}
+
 /// Turns after which [`World::settle`] gives up: packets that go round for ever are a fault of a stage.
 const SETTLE_MAX: usize = 100_000;
 
@@ -182,6 +190,18 @@ impl World {
     /// All workers, for drivers such as [`crate::port::pcap::replay`].
     pub fn workers_mut(&mut self) -> &mut [Worker] {
         &mut self.workers
+    }
+
+    /// Each worker with the other ends of its queues, for threads that drive them at the same time.
+    pub fn lanes(&mut self) -> Vec<Lane<'_>> {
+        let mut lanes: Vec<Lane<'_>> =
+            self.workers.iter_mut().map(|worker| Lane { worker, peers: Vec::new() }).collect();
+        for port in &mut self.peers {
+            for (lane, peer) in lanes.iter_mut().zip(port) {
+                lane.peers.push(peer.as_mut());
+            }
+        }
+        lanes
     }
 
     /// How many workers there are.

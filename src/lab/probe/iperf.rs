@@ -64,7 +64,8 @@ impl Iperf {
         self
     }
 
-    /// How many bytes, all streams together, in place of a time; for at most `seconds` and twenty more.
+    /// How many bytes are sent, all streams together, in place of a time; for at most 21 s. What the receiver has not read
+    /// when the sender ends is not in the report.
     #[must_use]
     pub fn bytes(mut self, bytes: u64) -> Iperf {
         self.bytes = Some(bytes);

@@ -30,6 +30,14 @@ fn the_plain_lab_is_three_hosts_and_two_links() {
 }
 
 #[test]
+fn the_links_may_have_unequal_queues() {
+    let plan = Topology::new().queues(3).client_queues(1).plan().unwrap();
+    let queues: Vec<_> = plan.links.iter().map(|link| (link.far.host.as_str(), link.queues)).collect();
+    assert_eq!(queues, [("a", 1), ("c", 3)]);
+    assert!(Topology::new().client_queues(0).plan().is_err());
+}
+
+#[test]
 fn several_hosts_share_a_bridge() {
     let plan = Topology::new().clients(3).plan().unwrap();
     assert_eq!(plan.hosts, ["b", "a", "a2", "a3", "sa", "c"]);

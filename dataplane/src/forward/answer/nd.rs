@@ -47,9 +47,9 @@ pub(super) fn answer(packet: Packet, context: &mut Context<'_>, learned: &mut Le
     };
     let ours = has(&port.addresses(), message.target);
     match (packet.destination_port >> 8) as u8 {
-        SOLICITATION if ours => {
-            let told = message.link.filter(|_| !message.source.is_unspecified());
-            if let Some(mac) = told.filter(|_| !has(&port.addresses(), message.source)) {
+        // From an address of ours: somebody else claims it, and there is nobody to answer.
+        SOLICITATION if ours && !has(&port.addresses(), message.source) => {
+            if let Some(mac) = message.link.filter(|_| !message.source.is_unspecified()) {
                 learned(packet.ingress, IpAddr::V6(message.source), mac);
             }
             if advertise(&packet, &message, port.mac(), context) {

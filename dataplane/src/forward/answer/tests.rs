@@ -272,6 +272,7 @@ fn neighbour_discovery_that_breaks_a_rule_is_ignored() {
         ("probe with a MAC", Nd { source: [0; 16], ..ns() }),
         ("for another", Nd { target: FAR_V6, ..ns() }),
         ("for another port's", Nd { target: [0x20, 1, 0xd, 0xb8, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], ..ns() }),
+        ("from our own address", Nd { source: US_V6, ..ns() }),
         ("solicited, to a group", Nd { destination: GROUP, ..na() }),
         ("about our address", Nd { target: US_V6, ..na() }),
         ("neither flag", Nd { flags: 0, ..na() }),
