@@ -12,7 +12,7 @@ use ferrule_dataplane::port::xdp::program::{Fragments, ModeChoice};
 use ferrule_dataplane::port::xdp::{CopyMode, Umem, XdpConfig, XdpPort};
 use ferrule_dataplane::port::{QueuePair, tap};
 
-use super::helper::XdpRequest;
+use super::helper::{TapRequest, XdpRequest};
 use super::privileges::Assistant;
 use crate::failure::Failure;
 
@@ -136,6 +136,14 @@ fn packet(request: &Request<'_>, offload: bool, why: String) -> Result<Opened, F
 
 fn open_tap(request: &Request<'_>, offload: bool) -> Result<Opened, Failure> {
     let queues = request.queues.map_or(request.workers, usize::from);
-    let opened = tap::open(request.nic, queues, offload, request.port).map_err(|e| Failure::runtime(e.to_string()))?;
-    Ok(Opened { pairs: opened.queues, driver: "tap", mode: "copy".to_owned(), why: "asked for".to_owned(), keep: None })
+    let pairs = match request.assistant {
+        None => {
+            tap::open(request.nic, queues, offload, request.port).map_err(|e| Failure::runtime(e.to_string()))?.queues
+        }
+        Some(assistant) => {
+            let (name, fds) = assistant.open_tap(&TapRequest { device: request.nic.to_owned(), queues, offload })?;
+            fds.into_iter().map(|fd| tap::queue_pair(fd, &name, request.port)).collect()
+        }
+    };
+    Ok(Opened { pairs, driver: "tap", mode: "copy".to_owned(), why: "asked for".to_owned(), keep: None })
 }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use ferrule_config::gateway;
 use ferrule_dataplane::packet::PortId;
 use ferrule_dataplane::port::packet::sys::open_socket;
+use ferrule_dataplane::port::tap;
 use ferrule_dataplane::port::xdp::program::{Fragments, ModeChoice, claim_in};
 use ferrule_dataplane::port::xdp::{Acquired, XdpConfig};
 use serde::de::DeserializeOwned;
@@ -35,6 +36,8 @@ pub const OPEN_XDP: &str = "open-xdp";
 pub const CLAIM: &str = "claim";
 /// An AF_PACKET socket.
 pub const PACKET_SOCKET: &str = "packet-socket";
+/// A TAP's queues: [`TapRequest`].
+pub const OPEN_TAP: &str = "open-tap";
 /// A configuration: `{"path": file}`.
 pub const READ_CONFIG: &str = "read-config";
 /// A restore record: `{"path": file}` with its text as a file.
@@ -106,6 +109,18 @@ impl XdpRequest {
     }
 }
 
+/// How to open a TAP as a port.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TapRequest {
+    /// The device.
+    pub device: String,
+    /// Its queues.
+    pub queues: usize,
+    /// Whether the stack may leave checksums and segmentation to us.
+    pub offload: bool,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OfPath {
@@ -154,6 +169,7 @@ impl Actions for Duties {
                 done
             }
             PACKET_SOCKET => Ok((Value::Null, vec![open_socket().map_err(|e| format!("AF_PACKET socket: {e}"))?])),
+            OPEN_TAP => open_tap(charter, &read(arguments)?),
             READ_CONFIG => {
                 let OfPath { path } = read(arguments)?;
                 let bytes = configuration(charter, &path)?;
@@ -226,6 +242,14 @@ fn open_xdp(charter: &Charter, request: &XdpRequest) -> Outcome {
     let acquired = Acquired::acquire(&request.config()?).map_err(|e| e.to_string())?;
     let (text, descriptors) = acquired.into_message().map_err(|e| e.to_string())?;
     Ok((Value::from(text), descriptors))
+}
+
+fn open_tap(charter: &Charter, request: &TapRequest) -> Outcome {
+    if !charter.devices.contains(&request.device) {
+        return Err(format!("{} is no device of a port", request.device));
+    }
+    let opened = tap::open_queues(&request.device, request.queues, request.offload).map_err(|e| e.to_string())?;
+    Ok((Value::from(opened.0), opened.1))
 }
 
 /// A file's bytes: any `.toml` beside the configuration in force, and elsewhere what is a configuration, so that no other file of
@@ -346,6 +370,8 @@ mod tests {
         let mut duties = begun(&place);
         let request = json!({ "device": "lo", "mode": "generic", "fragments": false });
         assert_eq!(refused(&mut duties, OPEN_XDP, request), "lo is no device of a port");
+        let request = json!({ "device": "tap9", "queues": 1, "offload": false });
+        assert_eq!(refused(&mut duties, OPEN_TAP, request), "tap9 is no device of a port");
         assert!(refused(&mut duties, "exec", json!({})).contains("unknown action"));
         assert!(refused(&mut duties, OPEN_XDP, json!({ "device": "em0" })).contains("missing field"));
         assert!(refused(&mut duties, STORE_RECORD, json!({ "path": "/etc/passwd" })).contains("no record came"));

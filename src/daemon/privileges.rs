@@ -1,7 +1,7 @@
 //! The daemon's side of giving up privileges: whom it becomes, what it keeps, and what it asks of its helper afterwards.
 //!
-//! Kept: CAP_NET_ADMIN, for neighbour requests, nf_tables, TAPs and the settings under /proc/sys/net (which the kernel opens to
-//! whoever has it). Asked of the [`helper`](super::helper): AF_PACKET and AF_XDP sockets, the redirect program, restore records and
+//! Kept: CAP_NET_ADMIN, for neighbour requests, nf_tables, links, addresses and the settings under /proc/sys/net (which the kernel opens to
+//! whoever has it); and CAP_IPC_LOCK where locked memory is limited. Asked of the [`helper`](super::helper): AF_PACKET and AF_XDP sockets, the redirect program, TAPs, restore records and
 //! configuration files, which belong to root.
 
 #![forbid(unsafe_code)]
@@ -13,9 +13,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use caps::{CapSet, Capability};
 use ferrule_config::gateway::Gateway as Config;
 use ferrule_dataplane::port::xdp::Acquired;
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use serde_json::json;
 
@@ -31,8 +33,8 @@ use crate::snapshot::{Finding, Severity};
 const DEFAULT_USER: &str = "nobody";
 /// Readable beside what [`Plan`] has: facts for `doctor`.
 const READ: [&str; 1] = ["/sys/kernel/mm"];
-/// Writable: settings of interfaces that came back, and TAPs.
-const WRITE: [&str; 2] = ["/proc/sys/net", "/dev/net/tun"];
+/// Writable: settings of interfaces that came back.
+const WRITE: [&str; 1] = ["/proc/sys/net"];
 
 /// Whom the daemon is to become.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +113,18 @@ impl Privileges {
 pub fn drop(user: &str) -> Result<Report, Failure> {
     let mut plan = Plan { user: Some(user.to_owned()), write: WRITE.map(PathBuf::from).to_vec(), ..Plan::default() };
     plan.read.extend(READ.map(PathBuf::from));
+    plan.keep.extend(lock_memory()?);
     privilege::drop(&plan)
+}
+
+/// CAP_IPC_LOCK, where the limit of locked memory could not be lifted: an AF_XDP port that is opened again registers the packet
+/// memory anew, which locks it.
+fn lock_memory() -> Result<Option<Capability>, Failure> {
+    let lock = Capability::CAP_IPC_LOCK;
+    let limited = getrlimit(Resource::Memlock).current.is_some();
+    let has = caps::has_cap(None, CapSet::Permitted, lock);
+    let has = has.map_err(|e| Failure::runtime(format!("cannot read the capabilities: {e}")))?;
+    Ok((limited && has).then_some(lock))
 }
 
 /// The privileged helper, as the daemon asks it.
@@ -178,6 +191,15 @@ impl Assistant {
     pub fn packet_socket(&self) -> io::Result<OwnedFd> {
         let (_, fds) = self.ask(helper::PACKET_SOCKET, &json!({}), &[]).map_err(io::Error::other)?;
         fds.into_iter().next().ok_or_else(|| io::Error::other("the privileged helper gave no socket"))
+    }
+
+    /// A TAP's name and queues.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open_tap(&self, request: &helper::TapRequest) -> Result<(String, Vec<OwnedFd>), Failure> {
+        let (name, fds) = self.ask(helper::OPEN_TAP, request, &[])?;
+        Ok((name.as_str().unwrap_or_default().to_owned(), fds))
     }
 
     /// The bytes of a configuration file.
