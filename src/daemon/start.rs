@@ -134,12 +134,17 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
                     start_threads(&mut assembled, queues, taps)
                 })
                 .and_then(|()| serve(&mut assembled, listener, metrics, caught));
-            end(assembled);
+            // What a reload said last counts; a start that failed leaves the box as it was found.
+            let on_exit = match &result {
+                Ok(()) => lock(&assembled.core.in_force).config.engine.on_exit.value,
+                Err(_) => lock(&assembled.core.host).as_found(),
+            };
+            end(assembled, on_exit);
             result
         }
         Err((failure, mut host)) => {
             // A start that failed leaves the box as it was found, whatever on_exit says: nothing had passed yet.
-            host.release(gateway::OnExit::Kernel);
+            host.release(host.as_found());
             Err(failure)
         }
     }
@@ -164,7 +169,7 @@ fn policy(config: &Config) -> Result<Policy, Failure> {
     })
 }
 
-/// Says at once which devices there are when one is missing.
+/// Says at once which devices there are when one is missing, and which one has other queues than the file says.
 fn check_devices(plans: &[PortPlan], config: &Config) -> Result<(), Failure> {
     let there = supervise::interfaces();
     for plan in plans.iter().filter(|p| p.tag.is_none()) {
@@ -175,6 +180,17 @@ fn check_devices(plans: &[PortPlan], config: &Config) -> Result<(), Failure> {
                 "port {}: there is no device {device} here; there are: {}",
                 plan.name,
                 there.join(", ")
+            )));
+        }
+        let nic = if taken_over { format!("{device}.phy") } else { device.clone() };
+        if let (gateway::Driver::Xdp { .. }, Some(asked), Ok(found)) =
+            (&plan.driver, plan.queues, Device::by_name(&nic))
+            && u32::from(asked) != found.receive_queues
+        {
+            return Err(Failure::input(format!(
+                "port {}: queues = {asked}, but {nic} has {} receive queues, and with xdp each needs a reader: \
+                 ethtool -L {nic} combined {asked} (or rx {asked} tx {asked}), or leave queues out",
+                plan.name, found.receive_queues
             )));
         }
     }
@@ -561,10 +577,9 @@ pub fn deliver(core: &Core, deliveries: Vec<Delivery>) -> Result<(), Failure> {
 }
 
 /// Takes the gateway apart: workers drain, threads end, the box is left as `on_exit` says.
-fn end(assembled: Assembled) {
+fn end(assembled: Assembled, on_exit: gateway::OnExit) {
     let Assembled { core, threads, host_thread, follower, .. } = assembled;
     drop(follower);
-    let on_exit = lock(&core.in_force).config.engine.on_exit.value;
     for worker in &core.workers {
         let _ = worker.mailbox.send(Command::Stop);
     }

@@ -27,6 +27,9 @@ pub(crate) struct NicRecord {
     /// IFF_* as found.
     pub(crate) flags: u32,
     pub(crate) settings: Vec<Setting>,
+    /// Features with which it takes VLAN tags out of frames, of those that were on and can be switched.
+    #[serde(default)]
+    pub(crate) stripping: Vec<String>,
     pub(crate) configuration: Configuration,
 }
 
@@ -187,6 +190,7 @@ mod tests {
             mtu: 1500,
             flags: 0,
             settings: vec![Setting::new(tree, key, 1)],
+            stripping: Vec::new(),
             configuration: Configuration::default(),
         };
         serde_json::to_string(&Record::new(name, Some(nic))).unwrap()
