@@ -12,6 +12,8 @@ use ferrule_dataplane::port::xdp::program::{Fragments, ModeChoice};
 use ferrule_dataplane::port::xdp::{CopyMode, Umem, XdpConfig, XdpPort};
 use ferrule_dataplane::port::{QueuePair, tap};
 
+use super::helper::{TapRequest, XdpRequest};
+use super::privileges::Assistant;
 use crate::failure::Failure;
 use crate::{kernel, log};
 
@@ -47,6 +49,8 @@ pub struct Request<'a> {
     pub promiscuous: bool,
     /// The kernel's reception is dropped on the NIC.
     pub silenced: bool,
+    /// Who makes sockets and programs, where this process may not any more.
+    pub assistant: Option<&'a Assistant>,
 }
 
 /// Opens the port.
@@ -90,7 +94,16 @@ fn xdp(request: &Request<'_>, mode: ModeChoice, umem: &Arc<Umem>, why: String) -
     let mut config = XdpConfig::new(request.nic, request.port);
     config.mode = mode;
     config.fragments = if request.mtu > 1500 { Fragments::Yes } else { Fragments::No };
-    let (port, pairs) = XdpPort::open(&config, umem).map_err(|e| Failure::runtime(e.to_string()))?;
+    let opened = match request.assistant {
+        None => XdpPort::open(&config, umem),
+        Some(assistant) => {
+            let acquired = assistant.open_xdp(&XdpRequest::new(&config))?;
+            XdpPort::assemble_with(&config, acquired, umem, &mut |map, queue, socket| {
+                assistant.claim(map, queue, socket)
+            })
+        }
+    };
+    let (port, pairs) = opened.map_err(|e| Failure::runtime(e.to_string()))?;
     tell_of_lost_tags(request);
     let report = port.report();
     let mut why = why;
@@ -131,13 +144,25 @@ fn packet(request: &Request<'_>, offload: bool, why: String) -> Result<Opened, F
     options.offload = offload;
     options.promiscuous = request.promiscuous;
     let dropped = IngressDropped::held_by(request.nic, ());
-    let opened = packet::open(&options, request.port, dropped).map_err(|e| Failure::runtime(e.to_string()))?;
+    let opened = match request.assistant {
+        None => packet::open(&options, request.port, dropped),
+        Some(assistant) => packet::open_with(&options, request.port, dropped, &mut || assistant.packet_socket()),
+    };
+    let opened = opened.map_err(|e| Failure::runtime(e.to_string()))?;
     let mode = format!("TPACKET_V3, {}", if offload { "offload" } else { "copy" });
     Ok(Opened { pairs: opened.queues, driver: "packet", mode, why, keep: None })
 }
 
 fn open_tap(request: &Request<'_>, offload: bool) -> Result<Opened, Failure> {
     let queues = request.queues.map_or(request.workers, usize::from);
-    let opened = tap::open(request.nic, queues, offload, request.port).map_err(|e| Failure::runtime(e.to_string()))?;
-    Ok(Opened { pairs: opened.queues, driver: "tap", mode: "copy".to_owned(), why: "asked for".to_owned(), keep: None })
+    let pairs = match request.assistant {
+        None => {
+            tap::open(request.nic, queues, offload, request.port).map_err(|e| Failure::runtime(e.to_string()))?.queues
+        }
+        Some(assistant) => {
+            let (name, fds) = assistant.open_tap(&TapRequest { device: request.nic.to_owned(), queues, offload })?;
+            fds.into_iter().map(|fd| tap::queue_pair(fd, &name, request.port)).collect()
+        }
+    };
+    Ok(Opened { pairs, driver: "tap", mode: "copy".to_owned(), why: "asked for".to_owned(), keep: None })
 }

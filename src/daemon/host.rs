@@ -4,6 +4,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ferrule_config::gateway::{self, Gateway};
 use ferrule_dataplane::packet::PortId;
@@ -11,7 +12,7 @@ use ferrule_dataplane::port::tapdev::{Carrier, TapFraming};
 
 use super::plan::PortPlan;
 use crate::failure::Failure;
-use crate::kernel::{HostInterface, KernelError, KernelFilter, OnExit, TakeoverOptions, release_all};
+use crate::kernel::{HostInterface, KernelError, KernelFilter, OnExit, RecordKeeper, TakeoverOptions, release_all};
 use crate::log;
 
 /// Where records of what was changed are kept, to be put back.
@@ -153,6 +154,13 @@ impl HostPath {
             && let Err(error) = interface.set_carrier(if on { Carrier::On } else { Carrier::Off })
         {
             log::warning(error.to_string());
+        }
+    }
+
+    /// Has the records kept by another from now on.
+    pub fn keep_records_through(&mut self, keeper: &Arc<impl RecordKeeper + 'static>) {
+        for interface in self.interfaces.iter_mut().flatten() {
+            interface.keep_record_through(keeper.clone());
         }
     }
 

@@ -160,7 +160,7 @@ fn reattach(core: &Core) {
         if !found {
             continue;
         }
-        match start::open_port(core, plan) {
+        match start::open_port(core, plan).and_then(|queues| start::deliver(core, queues)) {
             Ok(()) => {
                 core.counters.ports_reattached.fetch_add(1, Ordering::Relaxed);
                 if let Some(status) = lock(&core.ports).get_mut(at) {

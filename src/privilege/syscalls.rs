@@ -80,6 +80,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
     libc::SYS_ftruncate,
+    libc::SYS_memfd_create,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_flock,
