@@ -47,6 +47,8 @@ pub fn options(plan: &PortPlan, plans: &[PortPlan], state_directory: &std::path:
         framing,
         state_directory: state_directory.to_owned(),
         accept_router_advertisements: plan.accept_ra,
+        // A box that forwards does so for routes through links that are no port, too; between ports our own rule forbids it.
+        forward_to_host_links: crate::kernel::forwards_ipv4(),
         promiscuous: plans.iter().any(|p| p.physical == plan.id && p.tag.is_some()),
         ..TakeoverOptions::default()
     }

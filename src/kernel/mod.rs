@@ -39,6 +39,7 @@ pub use iface::{HostInterface, OnExit, Takeover, TakeoverOptions, release_all, r
 pub use monitor::{Counters, Monitor, MonitorOptions};
 pub use neighbor::{ResolutionMode, Resolver};
 pub use rules::Unsupported;
+pub use sysctl::forwards_ipv4;
 
 /// What the kernel says of one link now; None where there is none of that name.
 pub fn link_state(name: &str) -> Option<LinkState> {
