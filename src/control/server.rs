@@ -50,9 +50,25 @@ impl Options {
 pub struct Listener {
     options: Options,
     socket: UnixListener,
+    file: SocketFile,
+}
+
+/// Our socket's file, removed when this is dropped: at the end, and after a start that failed.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
     inode: u64,
     /// Locked as long as this process lives; the kernel lets go of it after kill -9, too.
-    lock: File,
+    _lock: File,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Only our own file: somebody may have put another one there.
+        if fs::symlink_metadata(&self.path).is_ok_and(|m| m.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Listener {
@@ -86,7 +102,8 @@ impl Listener {
             let _ = fs::remove_file(&fresh);
             told("cannot set its owner and mode", e)
         })?;
-        Ok(Listener { options, socket, inode, lock })
+        let file = SocketFile { path: path.clone(), inode, _lock: lock };
+        Ok(Listener { options, socket, file })
     }
 
     /// Begins to serve.
@@ -107,7 +124,7 @@ impl Listener {
             .name("control".into())
             .spawn(move || accept_loop(&accepting, &socket, &woken))
             .map_err(|e| Failure::runtime(format!("cannot start the control thread: {e}")))?;
-        Ok(Server { shared, wake, thread: Some(thread), inode: self.inode, _lock: self.lock })
+        Ok(Server { shared, wake, thread: Some(thread), _file: self.file })
     }
 }
 
@@ -161,8 +178,7 @@ pub struct Server {
     shared: Arc<Shared>,
     wake: UnixStream,
     thread: Option<JoinHandle<()>>,
-    inode: u64,
-    _lock: File,
+    _file: SocketFile,
 }
 
 impl Server {
@@ -181,11 +197,6 @@ impl Drop for Server {
         }
         for stream in self.shared.streams.lock().unwrap_or_else(|e| e.into_inner()).values() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
-        }
-        let path = &self.shared.options.path;
-        // Only our own file: somebody may have put another one there.
-        if fs::symlink_metadata(path).is_ok_and(|m| m.ino() == self.inode) {
-            let _ = fs::remove_file(path);
         }
     }
 }
