@@ -38,7 +38,7 @@ use super::{sink, supervise};
 use crate::control::access::{Accounts, Policy};
 use crate::control::server::{Listener, Options as SocketOptions};
 use crate::failure::Failure;
-use crate::kernel::{Follower, MonitorOptions};
+use crate::kernel::{Follower, MonitorOptions, doctor};
 use crate::metrics::server::MetricsListener;
 use crate::signals::{self, Notifier, SignalThread, Wish};
 use crate::watchdog::{Beat, Watchdog};
@@ -95,6 +95,7 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     let config = load(&options.config)?;
     let plans = plan::ports(&config);
     check_devices(&plans, &config)?;
+    check_capabilities(&plans)?;
     let policy = policy(&config)?;
     let socket = options.socket.clone().unwrap_or_else(|| config.control.socket.value.clone());
     let listener = Listener::bind(SocketOptions::new(socket, policy))?;
@@ -161,8 +162,45 @@ fn check_devices(plans: &[PortPlan], config: &Config) -> Result<(), Failure> {
                 there.join(", ")
             )));
         }
+        check_queues(plan, if there.contains(device) { device.clone() } else { format!("{device}.phy") })?;
     }
     Ok(())
+}
+
+/// AF_XDP takes a device with the queues that it has: with fewer readers than queues, what the card puts into the others is lost.
+fn check_queues(plan: &PortPlan, nic: String) -> Result<(), Failure> {
+    let (gateway::Driver::Xdp { .. }, Some(asked), Ok(device)) = (&plan.driver, plan.queues, Device::by_name(&nic))
+    else {
+        return Ok(());
+    };
+    let has = device.receive_queues;
+    let what = match u32::from(asked) {
+        n if n < has => format!("{} of them would have no reader", has - n),
+        n if n > has => "the others do not exist".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(Failure::input(format!(
+        "port {}: queues = {asked}, but {nic} has {has} receive queues: {what}\n\
+         leave queues out, or change the device: ethtool -L {nic} combined {asked} (or rx {asked} tx {asked})",
+        plan.name
+    )))
+}
+
+/// Says which capabilities are missing, while nothing is touched yet.
+fn check_capabilities(plans: &[PortPlan]) -> Result<(), Failure> {
+    let xdp = plans.iter().any(|p| matches!(p.driver, gateway::Driver::Xdp { .. }));
+    let needed = |name: &str| matches!(name, "cap_net_admin" | "cap_net_raw") || (xdp && name == "cap_bpf");
+    let missing = doctor::missing_capabilities().into_iter().filter(|(name, _)| needed(name)).collect::<Vec<_>>();
+    if missing.is_empty() || plans.iter().all(|p| p.device.is_none()) {
+        return Ok(());
+    }
+    let mut text = String::from("this process may not do what the ports need:\n");
+    for (name, purpose) in &missing {
+        text.push_str(&format!("{name}: {purpose}\n"));
+    }
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    text.push_str(&format!("run it as root, or: setcap {}+ep $(command -v ferrule)", names.join(",")));
+    Err(Failure::input(text))
 }
 
 /// The gateway with its threads.
