@@ -31,7 +31,7 @@ fn up(driver: &str, engine: &str) -> Option<Gateway> {
 }
 
 fn client(lab: &Lab) -> Client {
-    Client::connect(&GatewayRouter::socket(lab)).unwrap()
+    Client::connect(GatewayRouter::socket(lab)).unwrap()
 }
 
 /// The value of a line of /proc/PID/status (proc_pid_status(5)).

@@ -53,9 +53,25 @@ impl Options {
 pub struct Listener {
     options: Options,
     socket: UnixListener,
+    file: SocketFile,
+}
+
+/// Our socket's file, removed when this is dropped: at the end, and after a start that failed.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
     inode: u64,
     /// Locked as long as this process lives; the kernel lets go of it after kill -9, too.
     lock: File,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Only our own file: somebody may have put another one there.
+        if fs::symlink_metadata(&self.path).is_ok_and(|m| m.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Listener {
@@ -89,17 +105,18 @@ impl Listener {
             let _ = fs::remove_file(&fresh);
             told("cannot set its owner and mode", e)
         })?;
-        Ok(Listener { options, socket, inode, lock })
+        let file = SocketFile { path: path.clone(), inode, lock };
+        Ok(Listener { options, socket, file })
     }
 
     /// The socket file and its inode.
     pub fn file(&self) -> (&Path, u64) {
-        (&self.options.path, self.inode)
+        (&self.options.path, self.file.inode)
     }
 
     /// The lock that keeps another daemon from the socket: held by whoever has a descriptor of it.
     pub fn lock(&self) -> BorrowedFd<'_> {
-        self.lock.as_fd()
+        self.file.lock.as_fd()
     }
 
     /// Begins to serve.
@@ -120,7 +137,7 @@ impl Listener {
             .name("control".into())
             .spawn(move || accept_loop(&accepting, &socket, &woken))
             .map_err(|e| Failure::runtime(format!("cannot start the control thread: {e}")))?;
-        Ok(Server { shared, wake, thread: Some(thread), inode: self.inode, _lock: self.lock })
+        Ok(Server { shared, wake, thread: Some(thread), _file: self.file })
     }
 }
 
@@ -189,8 +206,7 @@ pub struct Server {
     shared: Arc<Shared>,
     wake: UnixStream,
     thread: Option<JoinHandle<()>>,
-    inode: u64,
-    _lock: File,
+    _file: SocketFile,
 }
 
 impl Server {
@@ -209,11 +225,6 @@ impl Drop for Server {
         }
         for stream in self.shared.streams.lock().unwrap_or_else(|e| e.into_inner()).values() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
-        }
-        let path = &self.shared.options.path;
-        // Only our own file: somebody may have put another one there.
-        if fs::symlink_metadata(path).is_ok_and(|m| m.ino() == self.inode) {
-            let _ = fs::remove_file(path);
         }
     }
 }

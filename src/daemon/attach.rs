@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ferrule_config::gateway::{Driver, XdpMode};
 use ferrule_dataplane::packet::PortId;
 use ferrule_dataplane::port::packet::{self, IngressDropped, PacketOptions};
+use ferrule_dataplane::port::xdp::device::Device;
 use ferrule_dataplane::port::xdp::program::{Fragments, ModeChoice};
 use ferrule_dataplane::port::xdp::{CopyMode, Umem, XdpConfig, XdpPort};
 use ferrule_dataplane::port::{QueuePair, tap};
@@ -83,6 +84,16 @@ fn automatic(request: &Request<'_>, mode: XdpMode, umem: &Arc<Umem>) -> Result<O
     let wanted = if mode == XdpMode::Generic { ModeChoice::Generic } else { ModeChoice::Native };
     if request.mtu > 9000 {
         return packet(request, false, format!("MTU {} is more than AF_XDP's 9000", request.mtu));
+    }
+    if let (Some(asked), Ok(device)) = (request.queues.map(u32::from), Device::by_name(request.nic))
+        && asked != device.receive_queues
+    {
+        let has = device.receive_queues;
+        return packet(
+            request,
+            false,
+            format!("{asked} queues are asked for and AF_XDP must take all {has} of the device"),
+        );
     }
     match xdp(request, wanted, umem, "the driver has native XDP".to_owned()) {
         Ok(opened) => Ok(opened),

@@ -162,7 +162,11 @@ impl Core {
         let mut result = Ok(());
         for (id, p) in self.shared.ports.iter().filter(|(_, p)| p.physical == port) {
             let carried = of(port).is_some_and(|s| s.attached && s.carrier);
-            let up = carried && of(id).is_some_and(|s| s.admin_up);
+            let admin_up = |id: PortId| of(id).is_some_and(|s| s.admin_up);
+            // A VLAN goes down with the port that carries it.
+            let enabled = admin_up(id) && admin_up(port);
+            let up = carried && enabled;
+            p.set_enabled(enabled);
             p.set_up(up);
             let mtu = u16::try_from(p.mtu()).unwrap_or(u16::MAX);
             result = result.and(routing.port_set(id, PortSettings { mac: p.mac(), mtu, vlan: p.tag, up }));

@@ -16,13 +16,13 @@ use ferrule_dataplane::fib::{AdjacencyKind, Prefix, RouteKind, RouteOrigin, Rout
 use ferrule_dataplane::packet::PortId;
 
 use super::core::{Core, lock};
-use super::{start, supervise};
+use super::supervise;
 use crate::control::{Gateway, RouteQuery};
 use crate::failure::Failure;
-use crate::log;
 use crate::snapshot::{
     Finding, NamedCount, NeighborRow, NextHopRow, RouteRow, RouteTotals, Severity, Snapshot, WorkerView,
 };
+use crate::{configuration, log};
 
 /// The control threads' handle on the gateway.
 pub struct Running(pub Arc<Core>);
@@ -299,8 +299,8 @@ fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> 
     }
     let path = path.map_or_else(|| in_force.path.clone(), Path::to_owned);
     let read = match core.assistant() {
-        Some(assistant) => assistant.read_config(&path).and_then(|bytes| start::check(&path, &bytes)),
-        None => start::load(&path),
+        Some(assistant) => assistant.read_config(&path).and_then(|bytes| configuration::load_bytes(&path, &bytes)),
+        None => configuration::load(&path),
     };
     let result = read.and_then(|config| {
         if let Some(part) = needs_restart(&in_force.config, &config) {

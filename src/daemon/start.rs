@@ -6,14 +6,13 @@
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ferrule_config::gateway::{self, Gateway as Config};
-use ferrule_config::{Color, Source};
 use ferrule_dataplane::arena::{Arena, DEFAULT_STRIDE, Pool};
 use ferrule_dataplane::counters::WorkerCounters;
 use ferrule_dataplane::fib::{RoutingTable, TableLimits};
@@ -42,11 +41,11 @@ use super::{sink, supervise};
 use crate::control::access::{Accounts, Policy};
 use crate::control::server::{Listener, Options as SocketOptions};
 use crate::failure::Failure;
-use crate::kernel::{Follower, MonitorOptions};
+use crate::kernel::{Follower, MonitorOptions, doctor};
 use crate::metrics::server::MetricsListener;
 use crate::signals::{self, Notifier, SignalThread, Wish};
 use crate::watchdog::{Beat, Watchdog};
-use crate::{control, log};
+use crate::{configuration, control, log};
 
 /// For threads to do what they are told: read a mailbox, end.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -71,43 +70,15 @@ impl RunOptions {
     }
 }
 
-/// Reads and checks a configuration; notes go to the log.
-///
-/// # Errors
-/// [`Failure::Input`] with every diagnostic.
-pub fn load(path: &Path) -> Result<Config, Failure> {
-    check(path, &std::fs::read(path).map_err(|e| Failure::input(format!("{}: {e}", path.display())))?)
-}
-
-/// Checks the configuration that was read from `path`; notes go to the log.
-///
-/// # Errors
-/// [`Failure::Input`] with every diagnostic.
-pub fn check(path: &Path, bytes: &[u8]) -> Result<Config, Failure> {
-    let text = String::from_utf8_lossy(bytes);
-    let name = path.display().to_string();
-    let source = Source::new(&name, &text);
-    match gateway::parse_bytes(bytes) {
-        Ok(config) => {
-            for note in config.notes() {
-                log::info(note.render(&source, Color::No).trim_end());
-            }
-            Ok(config)
-        }
-        Err(diagnostics) => {
-            Err(Failure::input(ferrule_config::render_all(&diagnostics, &source, Color::No).trim_end().to_owned()))
-        }
-    }
-}
-
 /// Runs the gateway until it is asked to end.
 ///
 /// # Errors
 /// Why it could not start; whatever was changed by then is put back.
 pub fn run(options: &RunOptions) -> Result<(), Failure> {
-    let config = load(&options.config)?;
+    let config = configuration::load(&options.config)?;
     let plans = plan::ports(&config);
     check_devices(&plans, &config)?;
+    check_capabilities(&plans)?;
     let policy = policy(&config)?;
     let socket = options.socket.clone().unwrap_or_else(|| config.control.socket.value.clone());
     let listener = Listener::bind(SocketOptions::new(socket, policy))?;
@@ -182,19 +153,45 @@ fn check_devices(plans: &[PortPlan], config: &Config) -> Result<(), Failure> {
                 there.join(", ")
             )));
         }
-        let nic = if taken_over { format!("{device}.phy") } else { device.clone() };
-        if let (gateway::Driver::Xdp { .. }, Some(asked), Ok(found)) =
-            (&plan.driver, plan.queues, Device::by_name(&nic))
-            && u32::from(asked) != found.receive_queues
-        {
-            return Err(Failure::input(format!(
-                "port {}: queues = {asked}, but {nic} has {} receive queues, and with xdp each needs a reader: \
-                 ethtool -L {nic} combined {asked} (or rx {asked} tx {asked}), or leave queues out",
-                plan.name, found.receive_queues
-            )));
-        }
+        check_queues(plan, if there.contains(device) { device.clone() } else { format!("{device}.phy") })?;
     }
     Ok(())
+}
+
+/// AF_XDP takes a device with the queues that it has: with fewer readers than queues, what the card puts into the others is lost.
+fn check_queues(plan: &PortPlan, nic: String) -> Result<(), Failure> {
+    let (gateway::Driver::Xdp { .. }, Some(asked), Ok(device)) = (&plan.driver, plan.queues, Device::by_name(&nic))
+    else {
+        return Ok(());
+    };
+    let has = device.receive_queues;
+    let what = match u32::from(asked) {
+        n if n < has => format!("{} of them would have no reader", has - n),
+        n if n > has => "the others do not exist".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(Failure::input(format!(
+        "port {}: queues = {asked}, but {nic} has {has} receive queues: {what}\n\
+         leave queues out, or change the device: ethtool -L {nic} combined {asked} (or rx {asked} tx {asked})",
+        plan.name
+    )))
+}
+
+/// Says which capabilities are missing, while nothing is touched yet.
+fn check_capabilities(plans: &[PortPlan]) -> Result<(), Failure> {
+    let xdp = plans.iter().any(|p| matches!(p.driver, gateway::Driver::Xdp { .. }));
+    let needed = |name: &str| matches!(name, "cap_net_admin" | "cap_net_raw") || (xdp && name == "cap_bpf");
+    let missing = doctor::missing_capabilities().into_iter().filter(|(name, _)| needed(name)).collect::<Vec<_>>();
+    if missing.is_empty() || plans.iter().all(|p| p.device.is_none()) {
+        return Ok(());
+    }
+    let mut text = String::from("this process may not do what the ports need:\n");
+    for (name, purpose) in &missing {
+        text.push_str(&format!("{name}: {purpose}\n"));
+    }
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    text.push_str(&format!("run it as root, or: setcap {}+ep $(command -v ferrule)", names.join(",")));
+    Err(Failure::input(text))
 }
 
 /// Whom to become, and who keeps the privileges meanwhile.

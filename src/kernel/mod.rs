@@ -42,6 +42,7 @@ pub use iface::{
 pub use monitor::{Counters, Monitor, MonitorOptions};
 pub use neighbor::{ResolutionMode, Resolver};
 pub use rules::Unsupported;
+pub use sysctl::forwards_ipv4;
 
 /// What the kernel says of one link now; None where there is none of that name.
 pub fn link_state(name: &str) -> Option<LinkState> {

@@ -67,6 +67,11 @@ pub(crate) fn silent_nic() -> Vec<Setting> {
     ]
 }
 
+/// Whether the box forwards IPv4 between its own links.
+pub fn forwards_ipv4() -> bool {
+    fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|text| text.trim() == "1")
+}
+
 /// What a host interface is for, as far as the kernel must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HostRole {

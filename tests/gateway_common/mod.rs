@@ -4,6 +4,7 @@
 // Each test file is a program of its own and uses its part.
 #![allow(dead_code)]
 
+pub mod control;
 pub mod receiver;
 
 use std::collections::BTreeMap;

@@ -101,6 +101,7 @@ impl Worker {
         if self.shared.ports.get(port).is_some_and(|p| !p.vlans.is_empty()) {
             self.count_tagged(port);
         }
+        self.drop_disabled(port);
         stamp.to(&self.counters.nodes[PARSE], n);
         if self.options.dispatch == Dispatch::Queued {
             self.enqueue_all();
@@ -173,13 +174,27 @@ impl Worker {
         stamp.to(&self.counters.nodes[TX], n);
     }
 
+    /// Ends what came in on a port, or a VLAN of it, that is set down.
+    fn drop_disabled(&mut self, port: PortId) {
+        let ports = &self.shared.ports;
+        let enabled = |id: PortId| ports.get(id).is_none_or(|p| p.is_enabled());
+        if enabled(port) && ports.get(port).is_none_or(|p| p.vlans.is_empty()) {
+            return;
+        }
+        for packet in self.batch.packets_mut() {
+            if !enabled(packet.ingress) && !matches!(packet.verdict(), Verdict::Drop(_)) {
+                packet.judge(Verdict::Drop(DropReason::PortDown));
+            }
+        }
+    }
+
     /// Whether packets of the port can be parsed and forwarded in one pass: nobody judges in between, and nobody else owns them.
     pub(super) fn is_express(&self, port: PortId) -> bool {
         self.stages.is_empty()
             && self.options.fastforward
             && self.options.dispatch == Dispatch::Direct
             && !(self.options.flow_owner && self.rings.to.len() > 1)
-            && self.shared.ports.get(port).is_some_and(|p| p.vlans.is_empty())
+            && self.shared.ports.get(port).is_some_and(|p| p.vlans.is_empty() && p.is_enabled())
     }
 
     /// Parse, look-up and rewrite in one pass, headers and routes prefetched ahead.
