@@ -262,7 +262,7 @@ fn events(core: &Core) -> Vec<NamedCount> {
 fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
     let mut a = old.engine.clone();
     let b = &new.engine;
-    (a.on_exit, a.watchdog) = (b.on_exit, b.watchdog);
+    a.on_exit = b.on_exit;
     let strip = |config: &Config| {
         let mut ports = config.ports.clone();
         for port in &mut ports {
@@ -285,6 +285,12 @@ fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
 /// Reads a file and puts it in force, or refuses it whole.
 fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> Result<String, Failure> {
     let mut in_force = lock(&core.in_force);
+    if in_force.unconfirmed.is_some() {
+        return Err(Failure::runtime(
+            "an applied configuration waits for its confirmation: ferrule confirm, or wait until it is taken back"
+                .to_owned(),
+        ));
+    }
     let path = path.map_or_else(|| in_force.path.clone(), Path::to_owned);
     let result = start::load(&path).and_then(|config| {
         if let Some(part) = needs_restart(&in_force.config, &config) {

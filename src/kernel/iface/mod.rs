@@ -16,6 +16,7 @@ use super::message::Link;
 use super::sysctl::{self, HostRole, Setting};
 use ferrule_dataplane::port::tapdev::{self, Carrier, TapFraming};
 use ipnetwork::IpNetwork;
+pub(super) use nic::strips_tags;
 use nic::{Found, INHERITED, SUFFIX, examine, find, is_tun, no_device, quiet, restore_link};
 use record::{HostRecord, Record};
 use rtnl::{Dad, Rtnl, Scope};
@@ -50,6 +51,9 @@ pub struct TakeoverOptions {
     pub forward_to_host_links: bool,
     /// The NIC hands us all frames, not only those for its MAC and groups: needed for VLAN ports.
     pub promiscuous: bool,
+    /// The NIC leaves VLAN tags in their frames: for AF_XDP, which is not told of a tag that the NIC took out, and would
+    /// take the frame for an untagged one.
+    pub tags_in_frames: bool,
 }
 
 impl Default for TakeoverOptions {
@@ -62,6 +66,7 @@ impl Default for TakeoverOptions {
             route_localnet: false,
             forward_to_host_links: false,
             promiscuous: false,
+            tags_in_frames: false,
         }
     }
 }
@@ -112,7 +117,7 @@ impl HostInterface {
                 record.store(&path)?;
                 (record, false)
             }
-            Found::Left(record) => (record, true),
+            Found::Left(record) => (*record, true),
         };
         let result = Self::build(&mut rtnl, record.clone(), path.clone(), options, filter);
         let (interface, mut warnings) = match result {
@@ -372,7 +377,11 @@ pub fn restore_left(name: &str, state_directory: &Path) -> Result<Vec<String>, K
     let mut filter = KernelFilter::open()?;
     let mut rtnl = Rtnl::open()?;
     let path = Record::path(state_directory, name);
-    let Found::Left(Record { nic: Some(nic), .. }) = find(&mut rtnl, name, Record::load(&path)?)? else {
+    let left = match find(&mut rtnl, name, Record::load(&path)?)? {
+        Found::Left(record) => record.nic,
+        Found::Fresh(_) => None,
+    };
+    let Some(nic) = left else {
         let why = "it has its own name and no record of ours: nothing to give back".to_owned();
         return Err(KernelError::Taken { name: name.to_owned(), why });
     };
