@@ -33,6 +33,11 @@ const SLEEP_HELD_NANOS: u64 = 1_000_000;
 impl Worker {
     /// Runs until [`Command::Stop`].
     pub fn run(mut self) {
+        self.serve();
+    }
+
+    /// As [`Worker::run`], for who wants the worker back.
+    pub fn serve(&mut self) {
         let mut idle_since = None;
         let mut tick = clock::monotonic();
         loop {
