@@ -18,7 +18,8 @@ pub(super) const INHERITED: [&str; 4] = ["addr_gen_mode", "autoconf", "use_tempa
 /// Features with which a NIC takes the VLAN tag out of a frame and tells it beside: 802.1Q, 802.1ad.
 const STRIPPING: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 
-/// In what state a NIC was found.
+/// In what state a NIC was found; there is one at a time.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum Found {
     /// The NIC under its own name.
     Fresh(Link),
