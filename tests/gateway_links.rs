@@ -13,7 +13,7 @@ use ferrule::lab::probe::frame::{Ethernet, IPV4, IPV6, Ipv4, Ipv6, Seen};
 use ferrule::lab::probe::generator::{self, Count};
 use ferrule::lab::probe::iperf::{Direction, Iperf};
 use ferrule::lab::probe::ping::{Ping, PingErrorKind};
-use ferrule::lab::{GatewayRouter, Host, LabError, TagProtocol, Topology, Vlan, anycast_v4, anycast_v6};
+use ferrule::lab::{GatewayRouter, Host, Lab, LabError, TagProtocol, Topology, Vlan, anycast_v4, anycast_v6, tools};
 use gateway_common::receiver::Receiver;
 use gateway_common::{Gateway, LIMIT, assert_balanced, count, drops, ferrule, port};
 
@@ -162,6 +162,28 @@ fn a_port_with_fewer_queues_than_workers(driver: &str) {
     for (now, then) in after.workers.iter().zip(&before.workers) {
         assert!(now.packets - then.packets > 200, "both workers have flows: {:?}", after.workers);
     }
+}
+
+/// With AF_XDP a queue without a reader would swallow what arrives on it: the start is refused, and nothing was touched.
+#[test]
+fn xdp_refuses_to_leave_a_queue_without_a_reader() {
+    if !tools::can_test(&[]) {
+        return;
+    }
+    let lab = Lab::without_router(&Topology::new().queues(2)).unwrap();
+    let router = GatewayRouter { port: "queues = 1".to_string(), ..ferrule("xdp") };
+    let config = lab.scratch().join("refused.toml");
+    std::fs::write(&config, router.config(&lab)).unwrap();
+    let b = lab.host("b").unwrap();
+    let links = || b.ip_json(&["address", "show"]).unwrap();
+    let before = links();
+    let records = lab.scratch().join("none").display().to_string();
+    let config = config.display().to_string();
+    let words = [env!("CARGO_BIN_EXE_ferrule"), "run", &config, "--state-directory", &records];
+    let done = b.run(&words, LIMIT).unwrap();
+    assert_eq!(done.status.code(), Some(2), "{}", done.stderr);
+    assert!(done.stderr.contains("ba0 has 2 receive queues") && done.stderr.contains("ethtool -L"), "{}", done.stderr);
+    assert_eq!(before, links());
 }
 
 /// A server in B that says each line again, in the manner of a remote shell.

@@ -380,6 +380,29 @@ fn a_vlan_port_has_a_tap_of_its_own_and_keeps_its_addresses_over_a_kill() {
 }
 
 #[test]
+fn vlan_tags_stay_in_the_frames_while_it_is_ours() {
+    inside(|namespace| {
+        let (peer, state) = (Namespace::new(), State::new(namespace));
+        network(&peer);
+        run("ethtool -K em0 rx-vlan-stag-hw-parse off");
+        let features = |nic: &str| {
+            let all = run(&format!("ethtool -k {nic}"));
+            ["rx-vlan-offload: on", "rx-vlan-stag-hw-parse: on"].map(|feature| all.contains(feature))
+        };
+        assert_eq!(features("em0"), [true, false]);
+        let options = TakeoverOptions { tags_in_frames: true, ..state.options() };
+        let mut filter = KernelFilter::open().unwrap();
+        let interface = HostInterface::take_over("em0", &options, &mut filter).unwrap().interface;
+        assert_eq!(features("em0.phy"), [false, false]);
+        release_all(vec![interface], OnExit::Kernel, &mut filter).unwrap();
+        assert_eq!(features("em0"), [true, false], "as found");
+        let interface = HostInterface::take_over("em0", &state.options(), &mut filter).unwrap().interface;
+        assert_eq!(features("em0.phy"), [true, false], "AF_PACKET is told of the tag");
+        release_all(vec![interface], OnExit::Kernel, &mut filter).unwrap();
+    });
+}
+
+#[test]
 fn a_nic_that_disappears_and_comes_back_is_adopted_again() {
     inside(|namespace| {
         let (peer, state) = (Namespace::new(), State::new(namespace));

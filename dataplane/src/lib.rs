@@ -22,3 +22,8 @@ pub mod verdict;
 pub mod wake;
 pub mod worker;
 pub mod world;
+
+/// The examples of the page on embedding are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/embedding.md")]
+pub struct Embedding;

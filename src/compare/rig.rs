@@ -209,29 +209,22 @@ impl Rig {
         (self.world.mac(IN), MacAddress([2, 0, 0, 0, 7, 7]))
     }
 
-    /// Has every frame written: `write` gets its bytes and says its length. It lasts for [`ROUNDS_PER_FILL`] rounds.
+    /// Has every frame of every worker written; see [`Driven::fill`].
     ///
     /// # Errors
-    /// When a frame is longer than a buffer.
+    /// As there.
     pub fn fill(&mut self, mut write: impl FnMut(&mut [u8; HEADER_WINDOW]) -> usize) -> Result<(), Failure> {
-        for frame in self.frames.iter_mut().flat_map(|(frames, _)| frames) {
-            let len = write(frame.header_mut());
-            if !frame.set_len(len) {
-                return Err(Failure::runtime(format!("a frame of {len} bytes does not fit in a buffer")));
-            }
-        }
-        Ok(())
+        self.frames.iter_mut().try_for_each(|(frames, _)| fill(frames, &mut write))
     }
 
-    /// Sends every frame of the first worker once.
+    /// Sends every frame of the first worker once; see [`Driven::round`].
     ///
     /// # Errors
-    /// When not all of them came out: with the reasons for which they were dropped.
+    /// As there.
     pub fn round(&mut self) -> Result<Round, Failure> {
-        let mut lanes = self.world.lanes();
-        match (lanes.first_mut(), self.frames.first_mut()) {
-            (Some(lane), Some(frames)) => round(lane, frames),
-            _ => Err(Failure::runtime("a gateway without workers")),
+        match self.world.lanes().into_iter().zip(&mut self.frames).next() {
+            Some((lane, frames)) => Driven { lane, frames }.round(),
+            None => Err(Failure::runtime("a gateway without workers")),
         }
     }
 
@@ -241,19 +234,13 @@ impl Rig {
     /// Those of `drive`, or a thread that panicked.
     pub fn at_once<T: Send>(
         &mut self,
-        drive: impl Fn(usize, &mut dyn FnMut() -> Result<Round, Failure>) -> Result<T, Failure> + Sync,
+        drive: impl Fn(usize, &mut Driven<'_>) -> Result<T, Failure> + Sync,
     ) -> Result<Vec<T>, Failure> {
         let drive = &drive;
         std::thread::scope(|scope| {
-            let threads: Vec<_> = self
-                .world
-                .lanes()
-                .into_iter()
-                .zip(&mut self.frames)
-                .enumerate()
-                .map(|(worker, (mut lane, frames))| {
-                    scope.spawn(move || drive(worker, &mut || round(&mut lane, frames)))
-                })
+            let lanes = self.world.lanes().into_iter().zip(&mut self.frames).enumerate();
+            let threads: Vec<_> = lanes
+                .map(|(worker, (lane, frames))| scope.spawn(move || drive(worker, &mut Driven { lane, frames })))
                 .collect();
             let panicked = |_| Failure::runtime("a thread of the measurement panicked");
             threads.into_iter().map(|thread| thread.join().map_err(panicked)?).collect()
@@ -268,6 +255,40 @@ impl Rig {
             }
         }
         self.world.close().is_exact()
+    }
+}
+
+/// One worker with its frames.
+pub struct Driven<'a> {
+    lane: Lane<'a>,
+    frames: &'a mut (Vec<Frame>, Vec<Frame>),
+}
+
+fn fill(frames: &mut [Frame], mut write: impl FnMut(&mut [u8; HEADER_WINDOW]) -> usize) -> Result<(), Failure> {
+    for frame in frames {
+        let len = write(frame.header_mut());
+        if !frame.set_len(len) {
+            return Err(Failure::runtime(format!("a frame of {len} bytes does not fit in a buffer")));
+        }
+    }
+    Ok(())
+}
+
+impl Driven<'_> {
+    /// Has every frame written: `write` gets its bytes and says its length. It lasts for [`ROUNDS_PER_FILL`] rounds.
+    ///
+    /// # Errors
+    /// When a frame is longer than a buffer.
+    pub fn fill(&mut self, write: impl FnMut(&mut [u8; HEADER_WINDOW]) -> usize) -> Result<(), Failure> {
+        fill(&mut self.frames.0, write)
+    }
+
+    /// Sends every frame once.
+    ///
+    /// # Errors
+    /// When not all of them came out: with the reasons for which they were dropped.
+    pub fn round(&mut self) -> Result<Round, Failure> {
+        round(&mut self.lane, self.frames)
     }
 }
 
@@ -379,7 +400,7 @@ mod tests {
     #[test]
     fn two_workers_run_at_once() {
         let mut rig = filled(&RigPlan { frames: 256, workers: 2, ..RigPlan::default() }, Family::Inet6);
-        let packets = rig.at_once(|_, round| Ok(round()?.packets + round()?.packets)).unwrap();
+        let packets = rig.at_once(|_, driven| Ok(driven.round()?.packets + driven.round()?.packets)).unwrap();
         assert_eq!(packets, [512, 512]);
         assert!(rig.close());
     }

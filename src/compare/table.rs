@@ -33,6 +33,7 @@ pub fn text(report: &Report) -> String {
     });
     let _ = writeln!(text, "{:>9}", "turn");
     report.rows.iter().for_each(|row| stages(&mut text, row));
+    text.push_str("(- : part of the next one)\n");
     text.push('\n');
     circumstances(&mut text, report);
     text
@@ -53,9 +54,9 @@ fn stages(text: &mut String, row: &Row) {
     let _ = write!(text, "{:<16}{:<8}{whole:>12.1}", row.set, row.family);
     let mut named = 0.0;
     for (_, name) in SHOWN {
-        let part = cycles(&format!("fastforward.{name}"));
-        named += part;
-        let _ = write!(text, "{part:>9.1}");
+        let part = row.stages.get(&format!("fastforward.{name}"));
+        named += part.copied().unwrap_or_default();
+        let _ = write!(text, "{:>9}", part.map_or_else(|| "-".to_owned(), |part| format!("{part:.1}")));
     }
     let _ = writeln!(text, "{:>9.1}", (whole - named).max(0.0));
 }

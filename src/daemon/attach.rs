@@ -14,6 +14,7 @@ use ferrule_dataplane::port::xdp::{CopyMode, Umem, XdpConfig, XdpPort};
 use ferrule_dataplane::port::{QueuePair, tap};
 
 use crate::failure::Failure;
+use crate::{kernel, log};
 
 /// An open port.
 pub struct Opened {
@@ -101,6 +102,7 @@ fn xdp(request: &Request<'_>, mode: ModeChoice, umem: &Arc<Umem>, why: String) -
     config.mode = mode;
     config.fragments = if request.mtu > 1500 { Fragments::Yes } else { Fragments::No };
     let (port, pairs) = XdpPort::open(&config, umem).map_err(|e| Failure::runtime(e.to_string()))?;
+    tell_of_lost_tags(request);
     let report = port.report();
     let mut why = why;
     if let Some(reason) = &report.no_native {
@@ -109,6 +111,23 @@ fn xdp(request: &Request<'_>, mode: ModeChoice, umem: &Arc<Umem>, why: String) -
     let copy = if report.copy == CopyMode::ZeroCopy { "zero-copy" } else { "copy" };
     let mode = format!("{}, {copy}", report.mode);
     Ok(Opened { pairs, driver: "xdp", mode, why, keep: Some(Box::new(port)) })
+}
+
+/// Where the kernel keeps a VLAN tag beside the frame, XDP does not see it: the frame looks like an untagged one.
+fn tell_of_lost_tags(request: &Request<'_>) {
+    let Some(link) = kernel::link_state(request.nic) else { return };
+    let nic = request.nic;
+    if kernel::strips_vlan_tags(link.ifindex) {
+        log::warning(format!(
+            "{nic} takes VLAN tags out of frames before xdp sees them, and frames of all VLANs look untagged: \
+             ethtool -K {nic} rxvlan off, or driver = \"packet\""
+        ));
+    } else if request.promiscuous && link.kind.as_deref() == Some("veth") {
+        log::notice(format!(
+            "{nic} is a veth: its peer must put VLAN tags into the frames, or xdp does not see them: \
+             ethtool -K PEER txvlan off tx-vlan-stag-hw-insert off, or driver = \"packet\""
+        ));
+    }
 }
 
 fn packet(request: &Request<'_>, offload: bool, why: String) -> Result<Opened, Failure> {

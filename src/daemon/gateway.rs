@@ -262,7 +262,7 @@ fn events(core: &Core) -> Vec<NamedCount> {
 fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
     let mut a = old.engine.clone();
     let b = &new.engine;
-    (a.on_exit, a.watchdog) = (b.on_exit, b.watchdog);
+    a.on_exit = b.on_exit;
     let strip = |config: &Config| {
         let mut ports = config.ports.clone();
         for port in &mut ports {

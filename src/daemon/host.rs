@@ -26,6 +26,8 @@ pub struct HostPath {
     pub filter: Option<KernelFilter>,
     /// Where records are.
     pub state_directory: PathBuf,
+    /// A NIC was found as a killed process, or one that exited closed, had left it.
+    pub resumed: bool,
 }
 
 /// A kernel error as the program tells it: bad input where the user can mend it.
@@ -49,6 +51,7 @@ pub fn options(plan: &PortPlan, plans: &[PortPlan], state_directory: &std::path:
         accept_router_advertisements: plan.accept_ra,
         // A box that forwards does so for routes through links that are no port, too; between ports our own rule forbids it.
         forward_to_host_links: crate::kernel::forwards_ipv4(),
+        tags_in_frames: matches!(plan.driver, gateway::Driver::Auto { .. } | gateway::Driver::Xdp { .. }),
         promiscuous: plans.iter().any(|p| p.physical == plan.id && p.tag.is_some()),
         ..TakeoverOptions::default()
     }
@@ -62,9 +65,10 @@ impl HostPath {
     pub fn take_over(&mut self, plans: &[PortPlan]) -> Result<Vec<(PortId, OwnedFd)>, Failure> {
         let result = self.try_take_over(plans);
         if result.is_err() {
+            let as_found = if self.resumed { OnExit::Closed } else { OnExit::Kernel };
             let interfaces = std::mem::take(&mut self.interfaces).into_iter().flatten().collect();
             if let Some(filter) = &mut self.filter
-                && let Err(error) = release_all(interfaces, OnExit::Kernel, filter)
+                && let Err(error) = release_all(interfaces, as_found, filter)
             {
                 log::error(format!("putting back what was changed: {error}"));
             }
@@ -98,6 +102,7 @@ impl HostPath {
                 log::warning(format!("{}: {warning}", plan.name));
             }
             if taken.resumed {
+                self.resumed = true;
                 log::notice(format!("{}: found as a process that was killed had left it", plan.name));
             }
             taps.extend(taken.interface.take_queues().into_iter().map(|fd| (plan.id, fd)));
@@ -160,6 +165,11 @@ impl HostPath {
                 log::warning(format!("{}: {error}", interface.name()));
             }
         }
+    }
+
+    /// What leaves the box as it was found, for a start that failed: a box that was closed stays so.
+    pub fn as_found(&self) -> gateway::OnExit {
+        if self.resumed { gateway::OnExit::Closed } else { gateway::OnExit::Kernel }
     }
 
     /// Leaves the box as `on_exit` says.

@@ -109,7 +109,6 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
         host.silence(plans.iter().filter(|p| p.tag.is_none()).filter_map(|p| p.device.clone()))?;
         Vec::new()
     };
-    let on_exit = config.engine.on_exit.value;
     match assemble(config, plans, host, options) {
         Ok(mut assembled) => {
             let core = assembled.core.clone();
@@ -119,12 +118,17 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
                 }
             }
             let result = open_and_serve(&mut assembled, listener, metrics, caught);
+            // What a reload said last counts; a start that failed leaves the box as it was found.
+            let on_exit = match &result {
+                Ok(()) => lock(&core.in_force).config.engine.on_exit.value,
+                Err(_) => lock(&core.host).as_found(),
+            };
             end(assembled, on_exit);
             result
         }
         Err((failure, mut host)) => {
             // A start that failed leaves the box as it was found, whatever on_exit says: nothing had passed yet.
-            host.release(gateway::OnExit::Kernel);
+            host.release(host.as_found());
             Err(failure)
         }
     }
@@ -149,7 +153,7 @@ fn policy(config: &Config) -> Result<Policy, Failure> {
     })
 }
 
-/// Says at once which devices there are when one is missing.
+/// Says at once which devices there are when one is missing, and which one has other queues than the file says.
 fn check_devices(plans: &[PortPlan], config: &Config) -> Result<(), Failure> {
     let there = supervise::interfaces();
     for plan in plans.iter().filter(|p| p.tag.is_none()) {
@@ -162,28 +166,19 @@ fn check_devices(plans: &[PortPlan], config: &Config) -> Result<(), Failure> {
                 there.join(", ")
             )));
         }
-        check_queues(plan, if there.contains(device) { device.clone() } else { format!("{device}.phy") })?;
+        let nic = if taken_over { format!("{device}.phy") } else { device.clone() };
+        if let (gateway::Driver::Xdp { .. }, Some(asked), Ok(found)) =
+            (&plan.driver, plan.queues, Device::by_name(&nic))
+            && u32::from(asked) != found.receive_queues
+        {
+            return Err(Failure::input(format!(
+                "port {}: queues = {asked}, but {nic} has {} receive queues, and with xdp each needs a reader: \
+                 ethtool -L {nic} combined {asked} (or rx {asked} tx {asked}), or leave queues out",
+                plan.name, found.receive_queues
+            )));
+        }
     }
     Ok(())
-}
-
-/// AF_XDP takes a device with the queues that it has: with fewer readers than queues, what the card puts into the others is lost.
-fn check_queues(plan: &PortPlan, nic: String) -> Result<(), Failure> {
-    let (gateway::Driver::Xdp { .. }, Some(asked), Ok(device)) = (&plan.driver, plan.queues, Device::by_name(&nic))
-    else {
-        return Ok(());
-    };
-    let has = device.receive_queues;
-    let what = match u32::from(asked) {
-        n if n < has => format!("{} of them would have no reader", has - n),
-        n if n > has => "the others do not exist".to_owned(),
-        _ => return Ok(()),
-    };
-    Err(Failure::input(format!(
-        "port {}: queues = {asked}, but {nic} has {has} receive queues: {what}\n\
-         leave queues out, or change the device: ethtool -L {nic} combined {asked} (or rx {asked} tx {asked})",
-        plan.name
-    )))
 }
 
 /// Says which capabilities are missing, while nothing is touched yet.

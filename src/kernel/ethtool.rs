@@ -6,18 +6,22 @@ use super::error::KernelError;
 use super::socket::{Family, NetlinkSocket};
 use super::wire::{Attributes, Message, text, u16_at};
 use std::collections::BTreeSet;
+use std::io;
 
 const GENL_HEADER: usize = 4;
 // ethtool messages and attributes (linux/ethtool_netlink.h).
 const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
+const ETHTOOL_MSG_FEATURES_SET: u8 = 12;
 const ETHTOOL_MSG_CHANNELS_GET: u8 = 17;
 const ETHTOOL_A_HEADER: u16 = 1;
 const ETHTOOL_A_HEADER_DEV_INDEX: u16 = 1;
+const ETHTOOL_A_FEATURES_WANTED: u16 = 3;
 const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
 const ETHTOOL_A_FEATURES_NOCHANGE: u16 = 5;
 const ETHTOOL_A_BITSET_BITS: u16 = 3;
 const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
+const ETHTOOL_A_BITSET_BIT_VALUE: u16 = 3;
 const ETHTOOL_A_CHANNELS_RX_MAX: u16 = 2;
 // netdev messages and attributes (linux/netdev.h).
 const NETDEV_CMD_DEV_GET: u8 = 1;
@@ -115,6 +119,25 @@ impl Ethtool {
             let fixed = attributes.nested(ETHTOOL_A_FEATURES_NOCHANGE).map(bit_names).unwrap_or_default();
             attributes.nested(ETHTOOL_A_FEATURES_ACTIVE).map(|active| (bit_names(active), fixed))
         })
+    }
+
+    /// `ethtool -K`: switches features on or off. The driver may still decide otherwise: [`Ethtool::features`] tells.
+    pub(crate) fn set_features(&mut self, ifindex: u32, features: &[String], on: bool) -> io::Result<()> {
+        let message = self.request(ETHTOOL_MSG_FEATURES_SET, ifindex);
+        let mut message = message.ok_or_else(|| io::Error::other("the kernel has no ethtool netlink family"))?;
+        message.nest(ETHTOOL_A_FEATURES_WANTED, |wanted| {
+            wanted.nest(ETHTOOL_A_BITSET_BITS, |bits| {
+                for feature in features {
+                    bits.nest(ETHTOOL_A_BITSET_BITS_BIT, |bit| {
+                        bit.attribute_str(ETHTOOL_A_BITSET_BIT_NAME, feature);
+                        if on {
+                            bit.attribute(ETHTOOL_A_BITSET_BIT_VALUE, &[]);
+                        }
+                    });
+                }
+            });
+        });
+        self.socket.exchange(message, |_| {})
     }
 
     /// The driver's XDP features (NETDEV_XDP_ACT_*), Linux 6.3 and later.

@@ -56,3 +56,8 @@ pub fn link_state(name: &str) -> Option<LinkState> {
         kind: link.kind.clone(),
     })
 }
+
+/// Whether a device takes VLAN tags out of frames (rxvlan), so that AF_XDP sees frames of all VLANs as untagged ones.
+pub fn strips_vlan_tags(ifindex: u32) -> bool {
+    iface::strips_tags(ifindex)
+}

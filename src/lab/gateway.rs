@@ -92,14 +92,12 @@ impl GatewayRouter {
     /// Gives the interfaces that the gateway itself makes their addresses once they are there.
     fn address(&self, lab: &Lab, child: &mut Background) -> Result<(), LabError> {
         let b = lab.host("b")?;
-        for interface in self.addresses_on.values() {
-            wait_until(&format!("{interface} in b"), self.patience, || {
-                child.check()?;
-                let links = b.ip_json(&["link", "show", "up"])?;
-                let there = links.as_array().is_some_and(|all| all.iter().any(|link| link["ifname"] == **interface));
-                Ok(if there { Ok(()) } else { Err(links.to_string()) })
-            })?;
-        }
+        // All interfaces are there and keep what they get once it says so.
+        wait_until("the gateway to run", self.patience, || {
+            child.check()?;
+            let log = child.log();
+            Ok(if log.contains("notice: forwarding") { Ok(()) } else { Err(log) })
+        })?;
         let mut plan = lab.plan().clone();
         for port in &mut plan.router_ports {
             if let Some(interface) = self.addresses_on.get(&port.device) {

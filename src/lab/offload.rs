@@ -1,4 +1,4 @@
-//! Device features (checksum and segmentation offload) over ethtool netlink, so that no ethtool program is needed.
+//! Device features (checksum, segmentation and VLAN tag offload) over ethtool netlink, so that no ethtool program is needed.
 //!
 //! Message layout: Linux Documentation/networking/ethtool-netlink.rst (FEATURES_SET) and genetlink's CTRL family.
 //! Works in the namespace of the calling thread.
@@ -28,7 +28,8 @@ const NLM_F_ACK: u16 = 4;
 const NLA_F_NESTED: u16 = 0x8000;
 const NLMSG_ERROR: u16 = 2;
 
-/// What makes a host send unfinished checksums or segments longer than the MTU (names: net/ethtool/common.c).
+/// What makes a host send unfinished checksums, segments longer than the MTU, or a VLAN tag beside its frame instead of in
+/// it (names: net/ethtool/common.c).
 const FEATURES: &[&str] = &[
     "tx-checksum-ip-generic",
     "tx-checksum-sctp",
@@ -38,6 +39,8 @@ const FEATURES: &[&str] = &[
     "tx-tcp-ecn-segmentation",
     "tx-tcp6-segmentation",
     "tx-udp-segmentation",
+    "tx-vlan-hw-insert",
+    "tx-vlan-stag-hw-insert",
 ];
 
 /// Switches the features of `device` that make frames unfinished or longer than the MTU.

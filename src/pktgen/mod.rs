@@ -58,8 +58,12 @@ pub struct PktGenArgs {
     /// IPv6
     #[arg(short = '6')]
     pub ipv6: bool,
-    /// Destination addresses and ports: ADDR[:PORT][-ADDR[:PORT]]; IPv6 with a port as [ADDR]:PORT
-    #[arg(short = 'd', value_name = "DST")]
+    /// Destination addresses and ports
+    #[arg(
+        short = 'd',
+        value_name = "DST",
+        help = "Destination addresses and ports: ADDR[:PORT][-ADDR[:PORT]]; IPv6 with a port as [ADDR]:PORT"
+    )]
     pub destination: Option<String>,
     /// Source addresses and ports, likewise
     #[arg(short = 's', value_name = "SRC")]

@@ -195,32 +195,38 @@ pub struct LinkCount {
     pub lost_after: u64,
 }
 
-/// Counts a quiet link between a port of B and a device of `peer` from both ends, at one moment.
-pub fn link_count(lab: &Lab, device: &str, (peer, peer_device): (&str, &str)) -> LinkCount {
-    let (b, peer) = (lab.host("b").unwrap(), lab.host(peer).unwrap());
-    let nic = format!("{device}.phy");
-    let ends = || -> [DeviceCounters; 2] {
-        [counters::device(&b, &nic).unwrap(), counters::device(&peer, peer_device).unwrap()]
+/// Counts quiet links from both ends, at one moment: each a port of B, the host at its other end, and its device there.
+pub fn link_counts<const N: usize>(lab: &Lab, links: [(&str, &str, &str); N]) -> (Snapshot, [LinkCount; N]) {
+    let b = lab.host("b").unwrap();
+    let ends = || -> [[DeviceCounters; 2]; N] {
+        links.map(|(port, peer, device)| {
+            let peer = lab.host(peer).unwrap();
+            [counters::device(&b, &format!("{port}.phy")).unwrap(), counters::device(&peer, device).unwrap()]
+        })
     };
     let deadline = Instant::now() + LIMIT;
+    let mut before = ends();
     loop {
-        // Neighbour discovery may come between two readings; what was the same before and after is one moment.
-        let before = ends();
         // A worker reads its devices' own counters every 100 ms, and an idle one wakes as often.
         std::thread::sleep(Duration::from_millis(300));
         let snapshot = assert_balanced(lab);
-        let [near, far] = ends();
-        let row = port(&snapshot, device);
-        if [near, far] == before {
-            return LinkCount {
-                peer_sent: far.tx_packets,
-                received: row.received.packets,
-                lost_before: row.device_rx_lost,
-                transmitted: row.transmitted.packets,
-                peer_received: far.rx_packets,
-                lost_after: near.tx_dropped,
-            };
+        let after = ends();
+        // Neighbour discovery may come between two readings; what was the same before and after is one moment.
+        if after == before {
+            let counts = std::array::from_fn(|at| {
+                let ([near, far], row) = (after[at], port(&snapshot, links[at].0));
+                LinkCount {
+                    peer_sent: far.tx_packets,
+                    received: row.received.packets,
+                    lost_before: row.device_rx_lost,
+                    transmitted: row.transmitted.packets,
+                    peer_received: far.rx_packets,
+                    lost_after: near.tx_dropped,
+                }
+            });
+            return (snapshot, counts);
         }
-        assert!(Instant::now() < deadline, "the link of {device} does not come to rest");
+        assert!(Instant::now() < deadline, "the links do not come to rest: {before:?}, {after:?}");
+        before = after;
     }
 }

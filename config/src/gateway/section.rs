@@ -302,4 +302,17 @@ mod tests {
             assert_eq!(read(text), (None, vec![expected.to_owned()]));
         }
     }
+
+    /// The page for users has every key, in the order of the messages, and no other.
+    #[test]
+    fn every_key_is_explained() {
+        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/gateway-toml.md")).unwrap();
+        for (title, keys) in KEYS {
+            let heading = format!("# `{title}`\n");
+            let (_, rest) = page.split_once(&heading).unwrap_or_else(|| panic!("no heading {title}"));
+            let part = rest.split("\n#").next().unwrap_or(rest);
+            let told: Vec<&str> = part.lines().filter_map(|l| l.strip_prefix("| `")?.split('`').next()).collect();
+            assert_eq!(told, *keys, "{title}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //! [`parse`] reads the common shape (untagged, to our MAC, IPv4 without options or IPv6 with the transport header right behind)
 //! in straight-line code and leaves the rest to [`parse_slow`]. Both judge alike: a frame is either understood, with every length checked
 //! against the bytes that are there, or dropped with its reason. After it an IP frame is untagged, trimmed to
-//! its IP length, with the IP header at [`L3`].
+//! its IP length, with the IP header at [`super::L3`].
 
 #![forbid(unsafe_code)]
 

@@ -5,8 +5,28 @@
 
 #![forbid(unsafe_code)]
 
+/// Puts a context together out of the worker's own fields, so that other fields stay free to borrow.
+macro_rules! context {
+    ($w:expr) => {
+        Context::new(
+            $w.now,
+            $w.options.id,
+            &mut $w.pool,
+            &$w.counters,
+            &$w.shared,
+            &mut $w.icmp_limit,
+            &mut $w.generated,
+        )
+    };
+}
+
+mod egress;
+mod handover;
+mod held;
 mod idle;
 pub mod mailbox;
+mod queues;
+mod stamp;
 mod turn;
 pub mod tx;
 

@@ -7,6 +7,7 @@ use ferrule_dataplane::batch::Batch;
 use ferrule_dataplane::fib::{MacAddress, NextHop, PortId, RouteKind};
 use ferrule_dataplane::packet::Packet;
 use ferrule_dataplane::stage::{Context, Hook, Stage};
+use ferrule_dataplane::worker::Dispatch;
 use ferrule_dataplane::world::{PortPlan, Totals, World};
 use proptest::prelude::*;
 
@@ -156,16 +157,23 @@ struct Way {
     batch: usize,
     fastforward: bool,
     stage: bool,
+    queued: bool,
 }
 
-const WAYS: [Way; 7] = [
-    Way { batch: 256, fastforward: true, stage: false },
-    Way { batch: 7, fastforward: true, stage: false },
-    Way { batch: 1, fastforward: true, stage: false },
-    Way { batch: 256, fastforward: false, stage: false },
-    Way { batch: 256, fastforward: true, stage: true },
-    Way { batch: 7, fastforward: false, stage: true },
-    Way { batch: 1, fastforward: false, stage: true },
+const fn way(batch: usize, fastforward: bool, stage: bool, queued: bool) -> Way {
+    Way { batch, fastforward, stage, queued }
+}
+
+const WAYS: [Way; 9] = [
+    way(256, true, false, false),
+    way(7, true, false, false),
+    way(1, true, false, false),
+    way(256, false, false, false),
+    way(256, true, false, true),
+    way(256, true, true, false),
+    way(7, false, true, false),
+    way(1, false, true, false),
+    way(7, true, true, true),
 ];
 
 fn make(way: Way, host: bool, routes: &[(u32, u8, u8)]) -> World {
@@ -184,6 +192,7 @@ fn make(way: Way, host: bool, routes: &[(u32, u8, u8)]) -> World {
         .buffers(4096, 4096)
         .options(|o| {
             (o.batch, o.fastforward) = (way.batch, way.fastforward);
+            o.dispatch = if way.queued { Dispatch::Queued } else { Dispatch::Direct };
             o.icmp_rate = (1_000_000, 1_000_000);
         })
         .stages(move |_| if way.stage { vec![Box::new(Idle) as Box<dyn Stage>] } else { vec![] });
@@ -252,7 +261,8 @@ fn run(way: Way, host: bool, routes: &[(u32, u8, u8)], frames: &[u64]) -> Result
             up.extend(world.collect_host(PortId(port as u16)));
         }
     }
-    let totals = check(world);
+    let mut totals = check(world);
+    totals.handed_over = (0, 0);
     Result { forwarded, made, up, totals }
 }
 

@@ -16,6 +16,7 @@ use super::message::Link;
 use super::sysctl::{self, HostRole, Setting};
 use ferrule_dataplane::port::tapdev::{self, Carrier, TapFraming};
 use ipnetwork::IpNetwork;
+pub(super) use nic::strips_tags;
 use nic::{Found, INHERITED, SUFFIX, examine, find, is_tun, no_device, quiet, restore_link};
 use record::{HostRecord, Record};
 use rtnl::{Dad, Rtnl, Scope};
@@ -50,6 +51,9 @@ pub struct TakeoverOptions {
     pub forward_to_host_links: bool,
     /// The NIC hands us all frames, not only those for its MAC and groups: needed for VLAN ports.
     pub promiscuous: bool,
+    /// The NIC leaves VLAN tags in their frames: for AF_XDP, which is not told of a tag that the NIC took out, and would
+    /// take the frame for an untagged one.
+    pub tags_in_frames: bool,
 }
 
 impl Default for TakeoverOptions {
@@ -62,6 +66,7 @@ impl Default for TakeoverOptions {
             route_localnet: false,
             forward_to_host_links: false,
             promiscuous: false,
+            tags_in_frames: false,
         }
     }
 }

@@ -5,6 +5,7 @@ use super::TakeoverOptions;
 use super::record::{NicRecord, Record};
 use super::rtnl::{Dad, Rtnl, Scope};
 use crate::kernel::KernelError;
+use crate::kernel::ethtool::Ethtool;
 use crate::kernel::filter::KernelFilter;
 use crate::kernel::message::Link;
 use crate::kernel::sysctl::{self, Setting};
@@ -13,6 +14,9 @@ use crate::kernel::sysctl::{self, Setting};
 pub(super) const SUFFIX: &str = ".phy";
 /// Settings that a TAP takes over from its NIC.
 pub(super) const INHERITED: [&str; 4] = ["addr_gen_mode", "autoconf", "use_tempaddr", "disable_ipv6"];
+
+/// Features with which a NIC takes the VLAN tag out of a frame and tells it beside: 802.1Q, 802.1ad.
+const STRIPPING: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 
 /// In what state a NIC was found.
 pub(super) enum Found {
@@ -80,8 +84,33 @@ pub(super) fn examine(rtnl: &mut Rtnl, link: &Link) -> Result<NicRecord, KernelE
         mtu: link.mtu,
         flags: link.flags,
         settings: found,
+        stripping: stripping(link.ifindex),
         configuration: rtnl.configuration(link.ifindex, Scope::All)?,
     })
+}
+
+/// The features in use with which a NIC takes VLAN tags out of frames, of those that can be switched off.
+fn stripping(ifindex: u32) -> Vec<String> {
+    let features = Ethtool::open().ok().and_then(|mut ethtool| ethtool.features(ifindex));
+    let Some((active, fixed)) = features else { return Vec::new() };
+    STRIPPING.into_iter().filter(|name| active.contains(*name) && !fixed.contains(*name)).map(str::to_owned).collect()
+}
+
+/// Whether a NIC takes VLAN tags out of frames now.
+pub(crate) fn strips_tags(ifindex: u32) -> bool {
+    let features = Ethtool::open().ok().and_then(|mut ethtool| ethtool.features(ifindex));
+    features.is_some_and(|(active, _)| STRIPPING.iter().any(|name| active.contains(*name)))
+}
+
+/// Switches the features of the record. A NIC that has none, or a kernel without ethtool netlink, needs nothing.
+fn switch_stripping(nic: &NicRecord, on: bool) -> Result<(), KernelError> {
+    if nic.stripping.is_empty() {
+        return Ok(());
+    }
+    let switched = Ethtool::open()?.set_features(nic.ifindex, &nic.stripping, on);
+    let what =
+        || format!("switching {} of {} {}", nic.stripping.join(", "), nic.phy_name, if on { "on" } else { "off" });
+    switched.map_err(|error| KernelError::netlink(what(), error))
 }
 
 /// Silences a NIC, takes its addresses and renames it. Each step may have been done before.
@@ -104,6 +133,9 @@ pub(super) fn quiet(
         // Newer kernels tie the chain to the name: it no longer holds the NIC, and would catch the TAP.
         filter.silence(&nic.phy_name)?;
         filter.unsilence(&now)?;
+    }
+    if options.tags_in_frames {
+        switch_stripping(nic, false)?;
     }
     let mut flags = libc::IFF_UP | libc::IFF_ALLMULTI;
     if options.promiscuous {
@@ -130,6 +162,7 @@ pub(super) fn restore_link(
         message.attribute_u32(libc::IFLA_MTU, nic.mtu);
     })
     .map_err(|error| KernelError::netlink(format!("restoring {name}"), error))?;
+    switch_stripping(nic, true)?;
     filter.unsilence(&nic.phy_name)?;
     filter.unsilence(name)?;
     for setting in &nic.settings {

@@ -27,6 +27,9 @@ pub(crate) struct NicRecord {
     /// IFF_* as found.
     pub(crate) flags: u32,
     pub(crate) settings: Vec<Setting>,
+    /// Features with which it takes VLAN tags out of frames, of those that were on and can be switched.
+    #[serde(default)]
+    pub(crate) stripping: Vec<String>,
     pub(crate) configuration: Configuration,
 }
 

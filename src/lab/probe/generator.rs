@@ -17,7 +17,7 @@ pub enum Count {
 }
 
 impl Count {
-    fn read(self, host: &Host, device: &str) -> Result<u64, LabError> {
+    pub(super) fn read(self, host: &Host, device: &str) -> Result<u64, LabError> {
         if self == Count::Frames {
             return Ok(counters::device(host, device)?.rx_packets);
         }
@@ -105,7 +105,7 @@ pub fn run(
 }
 
 /// The far count once it stands still: what is in the router's rings still belongs to the run.
-fn settle((host, device): (&Host, &str), count: Count) -> Result<u64, LabError> {
+pub(super) fn settle((host, device): (&Host, &str), count: Count) -> Result<u64, LabError> {
     let mut last = count.read(host, device)?;
     let mut quiet_since = Instant::now();
     let deadline = Instant::now() + Duration::from_secs(5);

@@ -9,6 +9,7 @@ pub mod frame;
 pub mod generator;
 pub mod http;
 pub mod iperf;
+pub mod live;
 pub mod ping;
 pub mod routing;
 pub mod trace;

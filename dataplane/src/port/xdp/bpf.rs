@@ -1,4 +1,4 @@
-//! bpf(2) as far as the redirect program needs it: one map, one program, one link.
+//! bpf(2) as far as the redirect program needs it: one map, one program, one link; and a run of a program on frames of ours.
 //!
 //! What: the commands of `linux/bpf.h` by hand, each with the front part of `union bpf_attr` that it reads (the kernel
 //! takes a shorter attribute and reads the rest as zero). Why: the appliance builds without LLVM, and six instructions
@@ -13,6 +13,7 @@ const BPF_MAP_CREATE: libc::c_long = 0;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
 const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_PROG_RUN: libc::c_long = 10;
 const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const BPF_LINK_CREATE: libc::c_long = 28;
@@ -25,6 +26,8 @@ const BPF_ATTACH_TYPE_XDP: u32 = 37;
 const BPF_LINK_TYPE_XDP: u32 = 6;
 /// The program copes with frames in several fragments (kernel 5.18).
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
+/// BPF_PROG_RUN makes real frames, which go where the program says (kernel 5.18).
+const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 /// Length of a name with its closing zero (`BPF_OBJ_NAME_LEN`).
 const NAME_BYTES: usize = 16;
 /// Room for what the verifier says about a refused program, in bytes.
@@ -81,6 +84,27 @@ struct LinkCreate {
 
 #[repr(C)]
 #[derive(Default)]
+struct ProgramRun {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch_size: u32,
+    padding: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
 struct ObjectId {
     id: u32,
     next_id: u32,
@@ -129,6 +153,7 @@ const _: () = {
     assert!(offset_of!(MapElement, key) == 8 && offset_of!(MapElement, flags) == 24);
     assert!(offset_of!(ProgramLoad, log_buf) == 32 && offset_of!(ProgramLoad, prog_flags) == 44);
     assert!(offset_of!(ProgramLoad, prog_name) == 48 && offset_of!(ProgramLoad, expected_attach_type) == 68);
+    assert!(offset_of!(ProgramRun, data_in) == 16 && offset_of!(ProgramRun, batch_size) == 72);
     assert!(size_of::<LinkCreate>() == 16 && size_of::<ObjectInfo>() == 16);
     assert!(offset_of!(RawProgramInfo, name) == 64 && offset_of!(RawLinkInfo, xdp_ifindex) == 16);
     assert!(size_of::<Instruction>() == 8);
@@ -265,6 +290,21 @@ pub(super) fn load_program(name: &str, instructions: &[Instruction], fragments: 
     }
     let last = last.into_iter().rev().collect::<Vec<_>>().join("; ");
     Err(io::Error::new(first.kind(), format!("{first} (verifier: {last})")))
+}
+
+/// Runs a program on `count` live frames with the contents of `frame`, `batch` of them at a time.
+pub(super) fn run_live(program: BorrowedFd<'_>, frame: &[u8], count: u32, batch: u32) -> io::Result<()> {
+    let mut attribute = ProgramRun {
+        prog_fd: program.as_raw_fd() as u32,
+        data_size_in: frame.len() as u32,
+        data_in: frame.as_ptr() as u64,
+        repeat: count,
+        flags: BPF_F_TEST_XDP_LIVE_FRAMES,
+        batch_size: batch,
+        ..ProgramRun::default()
+    };
+    // SAFETY: data_in leads to data_size_in live bytes, which the kernel copies; no other address is given.
+    unsafe { call(BPF_PROG_RUN, &mut attribute) }.map(drop)
 }
 
 /// Attaches an XDP program to a device by a link: the program goes when the last descriptor of the link is closed, so

@@ -11,6 +11,7 @@ mod acquire;
 mod bpf;
 pub mod device;
 mod frame_set;
+pub mod live;
 mod port;
 pub mod program;
 mod queue;

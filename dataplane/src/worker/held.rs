@@ -1,0 +1,110 @@
+//! Packets that wait: for a neighbour's MAC address, or in a stage.
+
+#![forbid(unsafe_code)]
+
+use super::turn::Entry;
+use super::{Waits, Worker};
+use crate::fib::{AdjacencyKind, Fib};
+use crate::forward::{self, Refusal};
+use crate::neighbor::{NeighborState, NextHopKey, Outcome, Queued};
+use crate::packet::Packet;
+use crate::stage::Context;
+use crate::verdict::DropReason;
+
+impl Worker {
+    /// Holds a packet whose next hop has no MAC yet.
+    pub(super) fn wait_for_neighbor(&mut self, packet: Packet) {
+        let Some(key) = next_hop(&packet, &self.shared.fib) else {
+            context!(self).discard(packet, DropReason::NoRoute);
+            return;
+        };
+        match self.neighbors.push(key, packet, self.now) {
+            Queued::Waits { ask } => {
+                if ask {
+                    self.ask(key);
+                }
+            }
+            Queued::Refused(packet, reason) => context!(self).discard(packet, reason),
+        }
+        self.note_waiting();
+    }
+
+    pub(super) fn ask(&mut self, key: NextHopKey) {
+        // Full: asked again in a second by the queue itself.
+        let _ = self.requests.push(key);
+        self.control.wake();
+        if self.host.is_none() {
+            forward::answer::solicit(key.port, key.address, &mut context!(self));
+        }
+    }
+
+    /// Sends what its neighbour was found for, and gives up on the rest in time.
+    pub(super) fn poll_neighbors(&mut self) {
+        let fib = self.shared.fib.clone();
+        let mut waits = std::mem::take(&mut self.waits);
+        let state = |_: NextHopKey, packet: &Packet| match forward::adjacency(packet, &fib).1.kind() {
+            AdjacencyKind::Forward => NeighborState::Ready,
+            AdjacencyKind::Glean | AdjacencyKind::Unresolved | AdjacencyKind::Multipath => NeighborState::Unresolved,
+            _ => NeighborState::Failed,
+        };
+        let Waits { ready, failed, asks } = &mut waits;
+        self.neighbors.poll(
+            self.now,
+            state,
+            |packet, outcome| if outcome == Outcome::Ready { ready.push(packet) } else { failed.push(packet) },
+            |key| asks.push(key),
+        );
+        self.note_waiting();
+        for mut packet in ready.drain(..) {
+            packet.adjacency = forward::adjacency(&packet, &fib).0;
+            self.egress(packet);
+        }
+        for packet in failed.drain(..) {
+            self.refuse(Refusal::HostUnreachable, &packet);
+            context!(self).discard(packet, DropReason::NeighborFailed);
+        }
+        asks.drain(..).for_each(|key| self.ask(key));
+        self.waits = waits;
+        self.settle();
+        self.flush();
+    }
+
+    /// Brings the gauge up to date; what stages hold is in it too, counted by [`Context::hold`].
+    pub(super) fn note_waiting(&mut self) {
+        let waiting = self.neighbors.held() as u64;
+        self.counters.held.add(waiting.wrapping_sub(self.waiting));
+        self.waiting = waiting;
+    }
+
+    /// Ends the line-up; what its stages held is dropped and counted by them.
+    pub(super) fn close_stages(&mut self) {
+        for mut stage in std::mem::take(&mut self.stages) {
+            stage.close(&mut context!(self));
+        }
+    }
+
+    pub(super) fn poll_stages(&mut self) -> usize {
+        let mut batch = std::mem::take(&mut self.out);
+        for i in 0..self.stages.len() {
+            if let Some(stage) = self.stages.get_mut(i) {
+                stage.poll(&mut batch, &mut context!(self));
+            }
+        }
+        let n = batch.len();
+        self.counters.held.add((n as u64).wrapping_neg());
+        batch.consume(|packet| self.full_one(Entry::Out, packet.take()));
+        self.out = batch;
+        self.flush();
+        n
+    }
+}
+
+/// The next hop a packet waits for.
+fn next_hop(packet: &Packet, fib: &Fib) -> Option<NextHopKey> {
+    let (id, view) = forward::adjacency(packet, fib);
+    match view.kind() {
+        AdjacencyKind::Glean => Some(NextHopKey { port: view.port(), address: forward::destination(packet)? }),
+        AdjacencyKind::Unresolved => Some(NextHopKey { port: view.port(), address: fib.adjacencies.next_hop(id)? }),
+        _ => None,
+    }
+}
