@@ -88,7 +88,7 @@ fn bad_input_is_told_and_touches_nothing(driver: &str) {
     if driver == "xdp" {
         // AF_XDP takes a device as it is: with fewer queues than it has, some had no reader.
         let one_queue = format!("{}{}", port("ba0", "queues = 1\n"), port("bc0", ""));
-        refused(&lab, &[], &one_queue, &["ba0", "2 receive queues", "no reader", "ethtool -L ba0"]);
+        refused(&lab, &[], &one_queue, &["ba0", "2 receive queues", "needs a reader", "ethtool -L ba0"]);
         let text = format!("{}{}", port("ba0", "queues = 3\n"), port("bc0", ""));
         refused(&lab, &[], &text, &["ba0", "2 receive queues", "ethtool -L ba0"]);
         let bpf = ["setpriv", "--bounding-set=-bpf,-sys_admin", "--inh-caps=-bpf,-sys_admin"];
@@ -103,7 +103,7 @@ fn bad_input_is_told_and_touches_nothing(driver: &str) {
     b.ip_batch("link add em9 type veth peer name em8\nlink set em9 master br9\n").unwrap();
     refused(&lab, &[], &format!("{good}{}", port("em9", "")), &["em9", "belongs to a bridge", "nomaster"]);
     refused(&lab, &[], &format!("{good}{}", port("averylongname", "")), &["averylongname is too long", "ip link set"]);
-    refused(&lab, &[], &format!("{good}{}", port("lo", "")), &["lo", "not an Ethernet device"]);
+    refused(&lab, &[], &format!("{good}{}", port("lo", "")), &["the loopback device cannot be a port"]);
     b.ip_batch("link del em9\nlink del br9\nlink del averylongname\n").unwrap();
     // A user without any right, and with a program that he can reach.
     let nobody =

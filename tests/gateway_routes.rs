@@ -290,7 +290,8 @@ fn routing_daemons_change_forwarding(driver: &str) {
     let (a, b, c) = (lab.host("a").unwrap(), lab.host("b").unwrap(), lab.host("c").unwrap());
     let mut client = client(&lab);
     let all = behind_c(&lab);
-    let protocols: [(&str, &[usize], Option<[&str; 2]>); 3] = [
+    type Protocol<'a> = (&'a str, &'a [usize], Option<[&'a str; 2]>);
+    let protocols: [Protocol<'_>; 3] = [
         ("OSPF", &[0, 1], None),
         ("BGP", &[0], Some(["198.19.10.1", "198.19.10.2"])),
         ("BGP over IPv6", &[1], Some(["2001:2:0:b::1", "2001:2:0:b::2"])),

@@ -153,28 +153,19 @@ fn check_devices(plans: &[PortPlan], config: &Config) -> Result<(), Failure> {
                 there.join(", ")
             )));
         }
-        check_queues(plan, if there.contains(device) { device.clone() } else { format!("{device}.phy") })?;
+        let nic = if taken_over { format!("{device}.phy") } else { device.clone() };
+        if let (gateway::Driver::Xdp { .. }, Some(asked), Ok(found)) =
+            (&plan.driver, plan.queues, Device::by_name(&nic))
+            && u32::from(asked) != found.receive_queues
+        {
+            return Err(Failure::input(format!(
+                "port {}: queues = {asked}, but {nic} has {} receive queues, and with xdp each needs a reader: \
+                 ethtool -L {nic} combined {asked} (or rx {asked} tx {asked}), or leave queues out",
+                plan.name, found.receive_queues
+            )));
+        }
     }
     Ok(())
-}
-
-/// AF_XDP takes a device with the queues that it has: with fewer readers than queues, what the card puts into the others is lost.
-fn check_queues(plan: &PortPlan, nic: String) -> Result<(), Failure> {
-    let (gateway::Driver::Xdp { .. }, Some(asked), Ok(device)) = (&plan.driver, plan.queues, Device::by_name(&nic))
-    else {
-        return Ok(());
-    };
-    let has = device.receive_queues;
-    let what = match u32::from(asked) {
-        n if n < has => format!("{} of them would have no reader", has - n),
-        n if n > has => "the others do not exist".to_owned(),
-        _ => return Ok(()),
-    };
-    Err(Failure::input(format!(
-        "port {}: queues = {asked}, but {nic} has {has} receive queues: {what}\n\
-         leave queues out, or change the device: ethtool -L {nic} combined {asked} (or rx {asked} tx {asked})",
-        plan.name
-    )))
 }
 
 /// Says which capabilities are missing, while nothing is touched yet.

@@ -5,6 +5,9 @@ use crate::lab::{Host, LabError};
 use std::net::IpAddr;
 use std::time::Duration;
 
+/// Requests sent at once: no more than routers hold for a neighbour that they do not know yet.
+const AT_ONCE: u32 = 3;
+
 /// A ping to be run.
 #[derive(Debug, Clone)]
 pub struct Ping {
@@ -18,7 +21,7 @@ pub struct Ping {
 }
 
 impl Ping {
-    /// Three echo requests of 56 bytes, sent at once.
+    /// Three echo requests of 56 bytes, sent at once; when more are asked for, the rest follows 100 ms apart.
     pub fn new(to: impl Into<IpAddr>) -> Ping {
         Ping { to: to.into(), count: 3, size: 56, interval_ms: None, dont_fragment: false, ttl: None, wait_s: 1 }
     }
@@ -68,10 +71,10 @@ impl Ping {
         let mut option = |name: &str, value: String| words.extend([name.to_string(), value]);
         option("-c", self.count.to_string());
         option("-s", self.size.to_string());
-        let interval = self.interval_ms.unwrap_or(1000);
+        let interval = self.interval_ms.unwrap_or(if self.count <= AT_ONCE { 1000 } else { 100 });
         option("-i", format!("{}.{:03}", interval / 1000, interval % 1000));
         if self.interval_ms.is_none() {
-            option("-l", self.count.to_string());
+            option("-l", AT_ONCE.to_string());
         }
         option("-W", self.wait_s.to_string());
         option("-M", if self.dont_fragment { "do" } else { "dont" }.to_string());
