@@ -1,7 +1,7 @@
 //! The daemon's side of giving up privileges: whom it becomes, what it keeps, and what it asks of its helper afterwards.
 //!
 //! Kept: CAP_NET_ADMIN, for neighbour requests, nf_tables, links, addresses and the settings under /proc/sys/net (which the kernel opens to
-//! whoever has it); and CAP_IPC_LOCK where locked memory is limited. Asked of the [`helper`](super::helper): AF_PACKET and AF_XDP sockets, the redirect program, TAPs, restore records and
+//! whoever has it); and CAP_IPC_LOCK where locked memory is limited. Asked of the `helper`: AF_PACKET and AF_XDP sockets, the redirect program, TAPs, restore records and
 //! configuration files, which belong to root.
 
 #![forbid(unsafe_code)]

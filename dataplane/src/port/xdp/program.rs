@@ -186,7 +186,7 @@ impl Redirect {
     }
 
     /// The map of queue sockets, for [`claim_in`] by somebody else.
-    pub(super) fn map(&self) -> BorrowedFd<'_> {
+    pub fn map(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
     }
 
