@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use ferrule_dataplane::port::xdp::device::Device;
-use ferrule_dataplane::port::xdp::program::{Fragments, ModeChoice, Redirect, Unclaimed};
+use ferrule_dataplane::port::xdp::program::{Fragments, ModeChoice, Redirect, Unclaimed, claim_in};
 use ferrule_dataplane::port::xdp::rings::{ConsumerRing, ProducerRing};
 use ferrule_dataplane::port::xdp::sys::{self, RingKind, XskSocket};
 
@@ -168,7 +168,7 @@ impl Side {
             name: name.to_string(),
             _redirect: redirect,
         };
-        side._redirect.claim(0, side.socket.as_fd())?;
+        claim_in(side._redirect.map(), 0, side.socket.as_fd())?;
         println!("{name}: {} mode, queue 0 of {}", side._redirect.mode(), device.receive_queues);
         Ok(side)
     }

@@ -48,10 +48,15 @@ pub fn check(path: &Path, color: Color) -> Result<Checked, Failure> {
     let mut bytes = Vec::new();
     // One byte more than is allowed, so that the parser sees that it is too long; a device file has no end.
     File::open(path).map_err(told)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(told)?;
+    Ok(check_bytes(path, &bytes, color))
+}
+
+/// Checks what was read from `path`.
+fn check_bytes(path: &Path, bytes: &[u8], color: Color) -> Checked {
     let name = path.display().to_string();
-    let text = String::from_utf8_lossy(&bytes);
+    let text = String::from_utf8_lossy(bytes);
     let source = Source::new(&name, &text);
-    let (gateway, diagnostics) = match gateway::parse_bytes(&bytes) {
+    let (gateway, diagnostics) = match gateway::parse_bytes(bytes) {
         Ok(gateway) => {
             let notes = gateway.notes();
             (Some(gateway), notes)
@@ -69,7 +74,7 @@ pub fn check(path: &Path, color: Color) -> Result<Checked, Failure> {
         }
     };
     let remarks = diagnostics.iter().map(remark).collect();
-    Ok(Checked { gateway, remarks, text: render_all(&diagnostics, &source, color) })
+    Checked { gateway, remarks, text: render_all(&diagnostics, &source, color) }
 }
 
 /// Reads a file that is to be put in force; notes go to the log.
@@ -77,8 +82,22 @@ pub fn check(path: &Path, color: Color) -> Result<Checked, Failure> {
 /// # Errors
 /// [`Failure::Input`] with every mistake.
 pub fn load(path: &Path) -> Result<Gateway, Failure> {
-    let color = if log::may_colour(&std::io::stderr()) { Color::Yes } else { Color::No };
-    let checked = check(path, color)?;
+    accept(path, check(path, color())?)
+}
+
+/// As [`load`], of bytes that the daemon's helper has read from `path`.
+///
+/// # Errors
+/// [`Failure::Input`] with every mistake.
+pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Gateway, Failure> {
+    accept(path, check_bytes(path, bytes, color()))
+}
+
+fn color() -> Color {
+    if log::may_colour(&std::io::stderr()) { Color::Yes } else { Color::No }
+}
+
+fn accept(path: &Path, checked: Checked) -> Result<Gateway, Failure> {
     match checked.gateway {
         Some(gateway) => {
             if !checked.text.is_empty() {

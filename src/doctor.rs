@@ -35,14 +35,14 @@ pub fn host(devices: &[String], cores: &[usize]) -> Vec<Finding> {
 /// A report as findings: the facts, then what is to be mended.
 pub fn findings(report: &Report) -> Vec<Finding> {
     let fact = |text: String| Finding { severity: Severity::Ok, subject: "facts".to_owned(), text, mend: None };
-    let mut all: Vec<Finding> = report.lines().into_iter().map(fact).collect();
+    let mut all: Vec<Finding> = report.facts().into_iter().map(fact).collect();
     all.extend(report.problems.iter().map(problem));
     all
 }
 
-/// A missing capability or a device that is down keeps the gateway from working; the rest costs speed or surprises.
+/// Without these the gateway does not start; the rest costs speed or surprises.
 fn problem(p: &Problem) -> Finding {
-    let fatal = p.what.contains("capability") || p.what.contains("cap_") || p.what.contains("/dev/net/tun");
+    let fatal = ["cap_net_admin", "cap_net_raw", "/dev/net/tun"].iter().any(|needed| p.what.contains(needed));
     Finding {
         severity: if fatal { Severity::Error } else { Severity::Warning },
         subject: p.subject.clone(),

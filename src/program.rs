@@ -3,10 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-
-use serde_json::Value;
 
 use crate::cli::commands::{Program, emit, emit_json};
 use crate::cli::{Common, CompareArgs, LabArgs, LabCommand, LabOptions, LabRouter, PrivilegeTestArgs, RunArgs};
@@ -16,7 +13,6 @@ use crate::lab::{Counters, GatewayRouter, KernelCounters, KernelRouter, Lab, Lab
 use crate::log;
 use crate::pktgen::Opener;
 use crate::pktgen::device::Devices;
-use crate::privilege::helper::Actions;
 use crate::privilege::{self, Plan};
 use crate::{compare, daemon};
 
@@ -68,7 +64,7 @@ impl Program for Ferrule {
     }
 
     fn helper(&self) -> Result<(), Failure> {
-        privilege::helper::serve_stdin(&mut NoActions)
+        privilege::helper::serve_stdin(&mut daemon::helper::Duties::default())
     }
 
     fn privilege_test(&self, args: &PrivilegeTestArgs, out: &mut dyn Write) -> Result<(), Failure> {
@@ -138,15 +134,4 @@ fn lab_options(args: &LabArgs, options: &LabOptions) -> command::LabOptions {
         ipv4_only: options.no_ipv6,
         offloads: if options.offload { Offloads::On } else { Offloads::Off },
     }
-}
-
-/// A helper that can do nothing yet: the daemon's own actions are given here when it is wired.
-struct NoActions;
-
-impl Actions for NoActions {
-    fn call(&mut self, action: &str, _: &Value, _: Vec<OwnedFd>) -> Result<(Value, Vec<OwnedFd>), String> {
-        Err(format!("unknown action `{action}`"))
-    }
-
-    fn daemon_gone(&mut self) {}
 }

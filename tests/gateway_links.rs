@@ -112,8 +112,8 @@ fn flows_are_shared_between_two_next_hops(driver: &str) {
     let (from_v4, from_v6) = (lab.v4("a"), lab.v6("a"));
     let frame_v4 = |port: u16| ethernet.frame(IPV4, &Ipv4::new(from_v4, v4).udp((port, 9), b"x"));
     let frame_v6 = |port: u16| ethernet.frame(IPV6, &Ipv6::new(from_v6, v6).udp((port, 9), b"x"));
-    type Frames<'a> = &'a dyn Fn(u16) -> Vec<u8>;
-    let families: [(IpAddr, Frames<'_>); 2] = [(v4.into(), &frame_v4), (v6.into(), &frame_v6)];
+    type MakeFrame<'a> = &'a dyn Fn(u16) -> Vec<u8>;
+    let families: [(IpAddr, MakeFrame<'_>); 2] = [(v4.into(), &frame_v4), (v6.into(), &frame_v6)];
     for (target, frame) in families {
         let receivers = [&c, &d].map(|host| Receiver::start(host, target, 9));
         for _ in 0..5 {

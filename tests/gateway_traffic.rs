@@ -8,12 +8,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ferrule::lab::probe::capture::Capture;
+use ferrule::lab::probe::counters;
 use ferrule::lab::probe::frame::{Ethernet, IPV4, IPV6, Ipv4, Ipv6, Seen};
 use ferrule::lab::probe::http::WebServer;
 use ferrule::lab::probe::iperf::{Direction, Iperf};
 use ferrule::lab::probe::ping::{Ping, PingErrorKind};
 use ferrule::lab::probe::trace;
-use ferrule::lab::{Offloads, Topology};
+use ferrule::lab::{Host, Offloads, Topology};
 use gateway_common::{Gateway, LIMIT, assert_balanced, count, ferrule, port};
 
 with_both_drivers! {
@@ -144,6 +145,12 @@ fn tcp_finds_a_narrow_link_in_the_middle(driver: &str) {
     assert!(told >= 2 && count(&snapshot.drops, "fragmentation_needed") >= told, "{snapshot:?}");
 }
 
+/// Datagrams that came to `host` and found their socket full.
+fn full_sockets(host: &Host) -> u64 {
+    let all = counters::protocols(host).unwrap();
+    ["UdpRcvbufErrors", "Udp6RcvbufErrors"].iter().filter_map(|name| all.get(*name)).sum()
+}
+
 /// TCP and UDP, both ways, one and three streams, in both families.
 fn transfers(lab: &Gateway, what: &str) {
     let [a, _, c] = lab.hosts();
@@ -151,19 +158,27 @@ fn transfers(lab: &Gateway, what: &str) {
         for direction in [Direction::Up, Direction::Down] {
             for streams in [1, 3] {
                 let report =
-                    Iperf::tcp(to).direction(direction).streams(streams).bytes(60_000_000).run(&a, &c).unwrap();
+                    Iperf::tcp(to).direction(direction).streams(streams).bytes(40_000_000).run(&a, &c).unwrap();
                 println!(
                     "{what}: TCP {to} {direction:?} x{streams}: {:.2} Gbit/s, {} retransmits",
                     report.bits_per_second / 1e9,
                     report.retransmits
                 );
                 assert_eq!(report.streams, streams as usize);
-                assert!(report.bytes > 30_000_000, "{report:?}");
+                assert!(report.bytes > 20_000_000, "{report:?}");
                 let udp = Iperf::udp(to, "40M", 1200).direction(direction).streams(streams).bytes(2_400_000);
+                let receiver = if direction == Direction::Up { &c } else { &a };
+                let before = full_sockets(receiver);
                 let report = udp.run(&a, &c).unwrap();
-                println!("{what}: UDP {to} {direction:?} x{streams}: {} of {} lost", report.lost, report.datagrams);
+                // iperf3 does not always get a core in time to empty its socket; that is no loss of the gateway's.
+                let late = full_sockets(receiver) - before;
+                println!(
+                    "{what}: UDP {to} {direction:?} x{streams}: {} of {} lost, {late} at the receiver's socket",
+                    report.lost, report.datagrams
+                );
                 assert_eq!(report.streams, streams as usize);
-                assert!(report.datagrams >= 1900 && report.lost * 100 <= report.datagrams, "{report:?}");
+                let lost = report.lost.saturating_sub(late);
+                assert!(report.datagrams >= 1900 && lost * 100 <= report.datagrams, "{report:?}");
             }
         }
     }
@@ -229,9 +244,9 @@ fn jumbo(driver: &str, mtu: u32) {
         }
         assert!(Ping::new(to).size(30_000).run(&a).unwrap().is_clean());
         for direction in [Direction::Up, Direction::Down] {
-            let report = Iperf::tcp(to).direction(direction).bytes(100_000_000).run(&a, &c).unwrap();
+            let report = Iperf::tcp(to).direction(direction).bytes(50_000_000).run(&a, &c).unwrap();
             println!("{driver}, MTU {mtu}: TCP {to} {direction:?}: {:.2} Gbit/s", report.bits_per_second / 1e9);
-            assert!(report.bytes > 50_000_000, "{report:?}");
+            assert!(report.bytes > 25_000_000, "{report:?}");
         }
     }
     let after = assert_balanced(&lab);

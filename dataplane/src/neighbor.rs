@@ -33,7 +33,7 @@ pub struct NextHopKey {
 }
 
 struct Waiting {
-    packets: SmallVec<[Packet; 4]>,
+    packets: SmallVec<[Packet; QUEUE_MAX]>,
     since: Nanos,
     asked: Nanos,
 }
@@ -55,14 +55,21 @@ pub enum Queued {
         ask: bool,
     },
     /// It may not.
-    Refused(Packet, DropReason),
+    Refused {
+        /// The packet.
+        packet: Packet,
+        /// Why.
+        reason: DropReason,
+        /// Ask for the neighbour all the same: the last request is a second old.
+        ask: bool,
+    },
 }
 
 impl NeighborQueues {
     /// Up to `per_neighbor` (1 to [`QUEUE_MAX`]) packets for each of up to `limit` neighbours.
     pub fn new(per_neighbor: usize, limit: usize) -> NeighborQueues {
         NeighborQueues {
-            waiting: HashMap::with_capacity(limit),
+            waiting: HashMap::with_capacity(limit * 2),
             per_neighbor: per_neighbor.clamp(1, QUEUE_MAX),
             limit,
             held: 0,
@@ -79,7 +86,7 @@ impl NeighborQueues {
     pub fn push(&mut self, key: NextHopKey, packet: Packet, now: Nanos) -> Queued {
         if !self.waiting.contains_key(&key) {
             if self.waiting.len() >= self.limit {
-                return Queued::Refused(packet, DropReason::NeighborLimit);
+                return Queued::Refused { packet, reason: DropReason::NeighborLimit, ask: false };
             }
             let mut packets = SmallVec::new();
             packets.push(packet);
@@ -88,14 +95,14 @@ impl NeighborQueues {
             return Queued::Waits { ask: true };
         }
         let Some(entry) = self.waiting.get_mut(&key) else {
-            return Queued::Refused(packet, DropReason::NeighborLimit);
+            return Queued::Refused { packet, reason: DropReason::NeighborLimit, ask: false };
         };
         let ask = now.saturating_sub(entry.asked) >= ASK_EVERY;
         if ask {
             entry.asked = now;
         }
         if entry.packets.len() >= self.per_neighbor {
-            return Queued::Refused(packet, DropReason::NeighborQueueFull);
+            return Queued::Refused { packet, reason: DropReason::NeighborQueueFull, ask };
         }
         entry.packets.push(packet);
         self.held += 1;
@@ -191,9 +198,12 @@ mod tests {
         assert!(matches!(queues.push(key(1), packet(1), 0), Queued::Waits { ask: true }));
         assert!(matches!(queues.push(key(1), packet(2), 5), Queued::Waits { ask: false }));
         assert!(matches!(queues.push(key(1), packet(3), 6), Queued::Waits { ask: false }));
-        assert!(matches!(queues.push(key(1), packet(4), 7), Queued::Refused(_, DropReason::NeighborQueueFull)));
+        assert!(matches!(
+            queues.push(key(1), packet(4), 7),
+            Queued::Refused { reason: DropReason::NeighborQueueFull, .. }
+        ));
         assert!(matches!(queues.push(key(2), packet(5), 7), Queued::Waits { ask: true }));
-        assert!(matches!(queues.push(key(3), packet(6), 7), Queued::Refused(_, DropReason::NeighborLimit)));
+        assert!(matches!(queues.push(key(3), packet(6), 7), Queued::Refused { reason: DropReason::NeighborLimit, .. }));
         assert!(queues.due(10) && queues.held() == 4);
         let (mut sent, mut failed) = (vec![], vec![]);
         let state =

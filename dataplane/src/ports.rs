@@ -42,6 +42,7 @@ pub struct Port {
     mac: AtomicU64,
     mtu: AtomicU32,
     up: AtomicBool,
+    enabled: AtomicBool,
     addresses: ArcSwap<PortAddresses>,
 }
 
@@ -58,6 +59,7 @@ impl Port {
             mac: AtomicU64::new(mac_word(mac)),
             mtu: AtomicU32::new(mtu),
             up: AtomicBool::new(false),
+            enabled: AtomicBool::new(true),
             addresses: ArcSwap::default(),
         }
     }
@@ -99,6 +101,18 @@ impl Port {
     /// Marks it up or down.
     pub fn set_up(&self, up: bool) {
         self.up.store(up, Relaxed);
+    }
+
+    /// Whether it may receive. A link whose carrier is not known to be back yet may; one that the administrator has set down may
+    /// not.
+    #[inline(always)]
+    pub fn is_enabled(&self) -> bool {
+        self.enabled.load(Relaxed)
+    }
+
+    /// Lets it receive, or not: what comes in then is dropped.
+    pub fn set_enabled(&self, enabled: bool) {
+        self.enabled.store(enabled, Relaxed);
     }
 
     /// Its addresses.

@@ -155,7 +155,7 @@ labelled! {
         Prohibit = "prohibit",
         /// Too long for the next link, and may not be cut.
         FragmentationNeeded = "fragmentation_needed",
-        /// The egress port is down or gone.
+        /// The port it came in by is set down, or the one it is to leave by is down or gone.
         PortDown = "port_down",
         /// The transmit ring stayed full.
         TxFull = "tx_full",

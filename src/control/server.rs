@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -21,6 +21,9 @@ use super::protocol::{Envelope, ErrorKind, PROTOCOL, REQUEST_MAX, ROWS_PER_LINE,
 use super::{Gateway, client};
 use crate::failure::Failure;
 use crate::log;
+
+/// Until the helper of a daemon that was killed has put the box right.
+const HELPER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How the socket is to be.
 #[derive(Clone, Debug)]
@@ -50,9 +53,25 @@ impl Options {
 pub struct Listener {
     options: Options,
     socket: UnixListener,
+    file: SocketFile,
+}
+
+/// Our socket's file, removed when this is dropped: at the end, and after a start that failed.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
     inode: u64,
     /// Locked as long as this process lives; the kernel lets go of it after kill -9, too.
     lock: File,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Only our own file: somebody may have put another one there.
+        if fs::symlink_metadata(&self.path).is_ok_and(|m| m.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Listener {
@@ -86,7 +105,18 @@ impl Listener {
             let _ = fs::remove_file(&fresh);
             told("cannot set its owner and mode", e)
         })?;
-        Ok(Listener { options, socket, inode, lock })
+        let file = SocketFile { path: path.clone(), inode, lock };
+        Ok(Listener { options, socket, file })
+    }
+
+    /// The socket file and its inode.
+    pub fn file(&self) -> (&Path, u64) {
+        (&self.options.path, self.file.inode)
+    }
+
+    /// The lock that keeps another daemon from the socket: held by whoever has a descriptor of it.
+    pub fn lock(&self) -> BorrowedFd<'_> {
+        self.file.lock.as_fd()
     }
 
     /// Begins to serve.
@@ -107,7 +137,7 @@ impl Listener {
             .name("control".into())
             .spawn(move || accept_loop(&accepting, &socket, &woken))
             .map_err(|e| Failure::runtime(format!("cannot start the control thread: {e}")))?;
-        Ok(Server { shared, wake, thread: Some(thread), inode: self.inode, _lock: self.lock })
+        Ok(Server { shared, wake, thread: Some(thread), _file: self.file })
     }
 }
 
@@ -115,14 +145,29 @@ fn lock(path: &Path) -> Result<File, Failure> {
     let name = path.with_extension("lock");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o644).open(&name);
     let mut file = file.map_err(|e| Failure::runtime(format!("cannot open {}: {e}", name.display())))?;
-    if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+    let deadline = Instant::now() + HELPER_PATIENCE;
+    while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
         let mut pid = String::new();
-        let _ = file.read_to_string(&mut pid);
-        return Err(already_running(path, pid.trim()));
+        let _ = file.rewind().and_then(|()| file.read_to_string(&mut pid));
+        // A daemon that was killed has a helper, which holds the lock until it has put the box right.
+        if is_alive(pid.trim()) || Instant::now() >= deadline {
+            return Err(already_running(path, pid.trim()));
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
-    let written = file.set_len(0).and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()));
+    let written = file.rewind().and_then(|()| file.set_len(0));
+    let written = written.and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()));
     written.map_err(|e| Failure::runtime(format!("cannot write {}: {e}", name.display())))?;
     Ok(file)
+}
+
+/// Whether there is such a process, and it has not ended (proc_pid_stat(5): Z, X). An unwritten number counts as one.
+fn is_alive(pid: &str) -> bool {
+    if pid.is_empty() {
+        return true;
+    }
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !matches!(rest.trim_start().chars().next(), Some('Z' | 'X') | None))
 }
 
 fn already_running(path: &Path, pid: &str) -> Failure {
@@ -161,8 +206,7 @@ pub struct Server {
     shared: Arc<Shared>,
     wake: UnixStream,
     thread: Option<JoinHandle<()>>,
-    inode: u64,
-    _lock: File,
+    _file: SocketFile,
 }
 
 impl Server {
@@ -181,11 +225,6 @@ impl Drop for Server {
         }
         for stream in self.shared.streams.lock().unwrap_or_else(|e| e.into_inner()).values() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
-        }
-        let path = &self.shared.options.path;
-        // Only our own file: somebody may have put another one there.
-        if fs::symlink_metadata(path).is_ok_and(|m| m.ino() == self.inode) {
-            let _ = fs::remove_file(path);
         }
     }
 }

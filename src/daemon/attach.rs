@@ -8,10 +8,13 @@ use std::sync::Arc;
 use ferrule_config::gateway::{Driver, XdpMode};
 use ferrule_dataplane::packet::PortId;
 use ferrule_dataplane::port::packet::{self, IngressDropped, PacketOptions};
+use ferrule_dataplane::port::xdp::device::Device;
 use ferrule_dataplane::port::xdp::program::{Fragments, ModeChoice};
 use ferrule_dataplane::port::xdp::{CopyMode, Umem, XdpConfig, XdpPort};
 use ferrule_dataplane::port::{QueuePair, tap};
 
+use super::helper::{TapRequest, XdpRequest};
+use super::privileges::Assistant;
 use crate::failure::Failure;
 use crate::{kernel, log};
 
@@ -47,6 +50,8 @@ pub struct Request<'a> {
     pub promiscuous: bool,
     /// The kernel's reception is dropped on the NIC.
     pub silenced: bool,
+    /// Who makes sockets and programs, where this process may not any more.
+    pub assistant: Option<&'a Assistant>,
 }
 
 /// Opens the port.
@@ -80,6 +85,16 @@ fn automatic(request: &Request<'_>, mode: XdpMode, umem: &Arc<Umem>) -> Result<O
     if request.mtu > 9000 {
         return packet(request, false, format!("MTU {} is more than AF_XDP's 9000", request.mtu));
     }
+    if let (Some(asked), Ok(device)) = (request.queues.map(u32::from), Device::by_name(request.nic))
+        && asked != device.receive_queues
+    {
+        let has = device.receive_queues;
+        return packet(
+            request,
+            false,
+            format!("{asked} queues are asked for and AF_XDP must take all {has} of the device"),
+        );
+    }
     match xdp(request, wanted, umem, "the driver has native XDP".to_owned()) {
         Ok(opened) => Ok(opened),
         Err(failure) => packet(request, false, format!("no native XDP ({failure})")),
@@ -90,7 +105,16 @@ fn xdp(request: &Request<'_>, mode: ModeChoice, umem: &Arc<Umem>, why: String) -
     let mut config = XdpConfig::new(request.nic, request.port);
     config.mode = mode;
     config.fragments = if request.mtu > 1500 { Fragments::Yes } else { Fragments::No };
-    let (port, pairs) = XdpPort::open(&config, umem).map_err(|e| Failure::runtime(e.to_string()))?;
+    let opened = match request.assistant {
+        None => XdpPort::open(&config, umem),
+        Some(assistant) => {
+            let acquired = assistant.open_xdp(&XdpRequest::new(&config))?;
+            XdpPort::assemble_with(&config, acquired, umem, &mut |map, queue, socket| {
+                assistant.claim(map, queue, socket)
+            })
+        }
+    };
+    let (port, pairs) = opened.map_err(|e| Failure::runtime(e.to_string()))?;
     tell_of_lost_tags(request);
     let report = port.report();
     let mut why = why;
@@ -131,13 +155,25 @@ fn packet(request: &Request<'_>, offload: bool, why: String) -> Result<Opened, F
     options.offload = offload;
     options.promiscuous = request.promiscuous;
     let dropped = IngressDropped::held_by(request.nic, ());
-    let opened = packet::open(&options, request.port, dropped).map_err(|e| Failure::runtime(e.to_string()))?;
+    let opened = match request.assistant {
+        None => packet::open(&options, request.port, dropped),
+        Some(assistant) => packet::open_with(&options, request.port, dropped, &mut || assistant.packet_socket()),
+    };
+    let opened = opened.map_err(|e| Failure::runtime(e.to_string()))?;
     let mode = format!("TPACKET_V3, {}", if offload { "offload" } else { "copy" });
     Ok(Opened { pairs: opened.queues, driver: "packet", mode, why, keep: None })
 }
 
 fn open_tap(request: &Request<'_>, offload: bool) -> Result<Opened, Failure> {
     let queues = request.queues.map_or(request.workers, usize::from);
-    let opened = tap::open(request.nic, queues, offload, request.port).map_err(|e| Failure::runtime(e.to_string()))?;
-    Ok(Opened { pairs: opened.queues, driver: "tap", mode: "copy".to_owned(), why: "asked for".to_owned(), keep: None })
+    let pairs = match request.assistant {
+        None => {
+            tap::open(request.nic, queues, offload, request.port).map_err(|e| Failure::runtime(e.to_string()))?.queues
+        }
+        Some(assistant) => {
+            let (name, fds) = assistant.open_tap(&TapRequest { device: request.nic.to_owned(), queues, offload })?;
+            fds.into_iter().map(|fd| tap::queue_pair(fd, &name, request.port)).collect()
+        }
+    };
+    Ok(Opened { pairs, driver: "tap", mode: "copy".to_owned(), why: "asked for".to_owned(), keep: None })
 }

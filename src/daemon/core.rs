@@ -21,6 +21,7 @@ use ferrule_dataplane::worker::Mailbox;
 
 use super::host::HostPath;
 use super::plan::PortPlan;
+use super::privileges::{Assistant, Privileges};
 use crate::kernel::FollowerHandle;
 use crate::watchdog::Alarms;
 
@@ -122,6 +123,8 @@ pub struct Core {
     pub alarms: OnceLock<Arc<Alarms>>,
     /// What must live as long as a port is open.
     pub kept: Mutex<HashMap<PortId, Option<Box<dyn Any + Send + Sync>>>>,
+    /// What became of the privileges, once that is settled.
+    pub privileges: OnceLock<Privileges>,
     /// When the gateway was started.
     pub started: Instant,
 }
@@ -135,6 +138,11 @@ impl Core {
     /// Whether there is no kernel beside the gateway.
     pub fn is_standalone(&self) -> bool {
         self.host_io.is_none()
+    }
+
+    /// Whom to ask for what needs privileges; None as long as, or because, they are our own.
+    pub fn assistant(&self) -> Option<&Arc<Assistant>> {
+        self.privileges.get().and_then(Privileges::assistant)
     }
 
     /// Asks for the end.
@@ -154,7 +162,11 @@ impl Core {
         let mut result = Ok(());
         for (id, p) in self.shared.ports.iter().filter(|(_, p)| p.physical == port) {
             let carried = of(port).is_some_and(|s| s.attached && s.carrier);
-            let up = carried && of(id).is_some_and(|s| s.admin_up);
+            let admin_up = |id: PortId| of(id).is_some_and(|s| s.admin_up);
+            // A VLAN goes down with the port that carries it.
+            let enabled = admin_up(id) && admin_up(port);
+            let up = carried && enabled;
+            p.set_enabled(enabled);
             p.set_up(up);
             let mtu = u16::try_from(p.mtu()).unwrap_or(u16::MAX);
             result = result.and(routing.port_set(id, PortSettings { mac: p.mac(), mtu, vlan: p.tag, up }));

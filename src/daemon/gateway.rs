@@ -16,13 +16,13 @@ use ferrule_dataplane::fib::{AdjacencyKind, Prefix, RouteKind, RouteOrigin, Rout
 use ferrule_dataplane::packet::PortId;
 
 use super::core::{Core, lock};
-use super::{start, supervise};
+use super::supervise;
 use crate::control::{Gateway, RouteQuery};
 use crate::failure::Failure;
-use crate::log;
 use crate::snapshot::{
     Finding, NamedCount, NeighborRow, NextHopRow, RouteRow, RouteTotals, Severity, Snapshot, WorkerView,
 };
+use crate::{configuration, log};
 
 /// The control threads' handle on the gateway.
 pub struct Running(pub Arc<Core>);
@@ -184,6 +184,12 @@ impl Gateway for Running {
         let names: Vec<String> = lock(&core.ports).iter().map(|s| s.nic.clone()).filter(|n| !n.is_empty()).collect();
         let cores: Vec<usize> = core.workers.iter().filter_map(|w| w.core).collect();
         let mut findings = crate::doctor::host(&names, &cores);
+        if let Some(privileges) = core.privileges.get() {
+            // What the host side misses, the helper has.
+            let ours = |text: &str| text.contains(" is missing: ") || text.contains("/dev/net/tun cannot be opened");
+            findings.retain(|f| privileges.assistant().is_none() || !ours(&f.text));
+            findings.extend(privileges.findings());
+        }
         if let Some(follower) = &*lock(&core.follower) {
             for unsupported in follower.unsupported() {
                 findings.push(Finding {
@@ -285,8 +291,18 @@ fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
 /// Reads a file and puts it in force, or refuses it whole.
 fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> Result<String, Failure> {
     let mut in_force = lock(&core.in_force);
+    if in_force.unconfirmed.is_some() {
+        return Err(Failure::runtime(
+            "an applied configuration waits for its confirmation: ferrule confirm, or wait until it is taken back"
+                .to_owned(),
+        ));
+    }
     let path = path.map_or_else(|| in_force.path.clone(), Path::to_owned);
-    let result = start::load(&path).and_then(|config| {
+    let read = match core.assistant() {
+        Some(assistant) => assistant.read_config(&path).and_then(|bytes| configuration::load_bytes(&path, &bytes)),
+        None => configuration::load(&path),
+    };
+    let result = read.and_then(|config| {
         if let Some(part) = needs_restart(&in_force.config, &config) {
             return Err(Failure::input(format!(
                 "{}: a change in {part} needs a restart; nothing was changed",
@@ -306,6 +322,7 @@ fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> 
     match result {
         Ok(config) => {
             core.counters.reloads.fetch_add(1, Relaxed);
+            tell_on_exit(core, &config);
             let old = std::mem::replace(&mut in_force.config, config);
             let old_path = std::mem::replace(&mut in_force.path, path.clone());
             in_force.last_error = None;
@@ -321,6 +338,15 @@ fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> 
             in_force.last_error = Some(failure.to_string());
             Err(failure)
         }
+    }
+}
+
+/// The helper puts the box right if we are killed: it must know how.
+fn tell_on_exit(core: &Core, config: &Config) {
+    if let Some(assistant) = core.assistant()
+        && let Err(failure) = assistant.set_on_exit(config.engine.on_exit.value == gateway::OnExit::Kernel)
+    {
+        log::warning(failure.to_string());
     }
 }
 
@@ -341,5 +367,6 @@ pub fn take_back_unconfirmed(core: &Core) {
         in_force.path.display(),
         path.display()
     ));
+    tell_on_exit(core, &config);
     (in_force.config, in_force.path) = (*config, path);
 }

@@ -4,6 +4,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ferrule_config::gateway::{self, Gateway};
 use ferrule_dataplane::packet::PortId;
@@ -11,7 +12,7 @@ use ferrule_dataplane::port::tapdev::{Carrier, TapFraming};
 
 use super::plan::PortPlan;
 use crate::failure::Failure;
-use crate::kernel::{HostInterface, KernelError, KernelFilter, OnExit, TakeoverOptions, release_all};
+use crate::kernel::{HostInterface, KernelError, KernelFilter, OnExit, RecordKeeper, TakeoverOptions, release_all};
 use crate::log;
 
 /// Where records of what was changed are kept, to be put back.
@@ -50,6 +51,8 @@ pub fn options(plan: &PortPlan, plans: &[PortPlan], state_directory: &std::path:
         state_directory: state_directory.to_owned(),
         accept_router_advertisements: plan.accept_ra,
         tags_in_frames: matches!(plan.driver, gateway::Driver::Auto { .. } | gateway::Driver::Xdp { .. }),
+        // A box that forwards does so for routes through links that are no port, too; between ports our own rule forbids it.
+        forward_to_host_links: crate::kernel::forwards_ipv4(),
         promiscuous: plans.iter().any(|p| p.physical == plan.id && p.tag.is_some()),
         ..TakeoverOptions::default()
     }
@@ -153,6 +156,13 @@ impl HostPath {
             && let Err(error) = interface.set_carrier(if on { Carrier::On } else { Carrier::Off })
         {
             log::warning(error.to_string());
+        }
+    }
+
+    /// Has the records kept by another from now on.
+    pub fn keep_records_through(&mut self, keeper: &Arc<impl RecordKeeper + 'static>) {
+        for interface in self.interfaces.iter_mut().flatten() {
+            interface.keep_record_through(keeper.clone());
         }
     }
 

@@ -8,8 +8,10 @@
 pub mod attach;
 pub mod core;
 pub mod gateway;
+pub mod helper;
 pub mod host;
 pub mod plan;
+pub mod privileges;
 pub mod sink;
 pub mod start;
 pub mod supervise;

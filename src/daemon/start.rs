@@ -5,20 +5,21 @@
 
 #![forbid(unsafe_code)]
 
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ferrule_config::gateway::{self, Gateway as Config};
-use ferrule_config::{Color, Source};
 use ferrule_dataplane::arena::{Arena, DEFAULT_STRIDE, Pool};
 use ferrule_dataplane::counters::WorkerCounters;
 use ferrule_dataplane::fib::{RoutingTable, TableLimits};
 use ferrule_dataplane::host::{self as rings, PuntLimits};
 use ferrule_dataplane::host_io::{HostCommand, HostIo};
 use ferrule_dataplane::neighbor::NextHopKey;
+use ferrule_dataplane::packet::PortId;
 use ferrule_dataplane::packet::hash::HashSeed;
 use ferrule_dataplane::port::tap::TapQueue;
 use ferrule_dataplane::port::xdp::Umem;
@@ -32,18 +33,22 @@ use ferrule_dataplane::worker::{Command, Mailbox, Parts, Rings, Worker};
 use super::attach;
 use super::core::{ControlCounters, Core, InForce, PortStatus, WorkerHandle, lock};
 use super::gateway::Running;
+use super::helper::Charter;
 use super::host::{HostPath, STATE_DIRECTORY, wanted};
 use super::plan::{self, PortPlan};
+use super::privileges::{self, Assistant, Privileges, Whom};
 use super::{sink, supervise};
 use crate::control::access::{Accounts, Policy};
 use crate::control::server::{Listener, Options as SocketOptions};
 use crate::failure::Failure;
-use crate::kernel::{Follower, MonitorOptions};
+use crate::kernel::{Follower, MonitorOptions, doctor};
 use crate::metrics::server::MetricsListener;
 use crate::signals::{self, Notifier, SignalThread, Wish};
 use crate::watchdog::{Beat, Watchdog};
-use crate::{control, log};
+use crate::{configuration, control, log};
 
+/// For threads to do what they are told: read a mailbox, end.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Packets in the rings between threads.
 const RING: usize = 4096;
 
@@ -65,41 +70,25 @@ impl RunOptions {
     }
 }
 
-/// Reads and checks a configuration; notes go to the log.
-///
-/// # Errors
-/// [`Failure::Input`] with every diagnostic.
-pub fn load(path: &Path) -> Result<Config, Failure> {
-    let bytes = std::fs::read(path).map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
-    let text = String::from_utf8_lossy(&bytes);
-    let name = path.display().to_string();
-    let source = Source::new(&name, &text);
-    match gateway::parse_bytes(&bytes) {
-        Ok(config) => {
-            for note in config.notes() {
-                log::info(note.render(&source, Color::No).trim_end());
-            }
-            Ok(config)
-        }
-        Err(diagnostics) => {
-            Err(Failure::input(ferrule_config::render_all(&diagnostics, &source, Color::No).trim_end().to_owned()))
-        }
-    }
-}
-
 /// Runs the gateway until it is asked to end.
 ///
 /// # Errors
 /// Why it could not start; whatever was changed by then is put back.
 pub fn run(options: &RunOptions) -> Result<(), Failure> {
-    let config = load(&options.config)?;
+    let config = configuration::load(&options.config)?;
     let plans = plan::ports(&config);
     check_devices(&plans, &config)?;
+    check_capabilities(&plans)?;
     let policy = policy(&config)?;
     let socket = options.socket.clone().unwrap_or_else(|| config.control.socket.value.clone());
     let listener = Listener::bind(SocketOptions::new(socket, policy))?;
     let metrics = config.control.metrics.as_ref().map(|a| MetricsListener::bind(a.value)).transpose()?;
     let caught = signals::catch()?;
+    // Before anything is open that it has no business with.
+    let identity = match privileges::whom(&config)? {
+        Whom::User(user) => Become::User(user, Arc::new(Assistant::start()?)),
+        Whom::Stay(why) => Become::Stay(why),
+    };
 
     let mut host = HostPath { state_directory: options.state_directory.clone(), ..HostPath::default() };
     let taps = if wanted(&config) {
@@ -110,17 +99,16 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     };
     match assemble(config, plans, host, options) {
         Ok(mut assembled) => {
-            let core = assembled.core.clone();
-            for (port, fd) in taps {
-                if let Some(io) = &core.host_io {
-                    let _ = io.send(HostCommand::Attach(port, TapQueue::new(fd)));
-                }
-            }
-            let result = open_and_serve(&mut assembled, listener, metrics, caught);
+            let result = open_ports(&assembled.core)
+                .and_then(|queues| {
+                    give_up_privileges(&assembled.core, identity, &listener, options)?;
+                    start_threads(&mut assembled, queues, taps)
+                })
+                .and_then(|()| serve(&mut assembled, listener, metrics, caught));
             // What a reload said last counts; a start that failed leaves the box as it was found.
             let on_exit = match &result {
-                Ok(()) => lock(&core.in_force).config.engine.on_exit.value,
-                Err(_) => lock(&core.host).as_found(),
+                Ok(()) => lock(&assembled.core.in_force).config.engine.on_exit.value,
+                Err(_) => lock(&assembled.core.host).as_found(),
             };
             end(assembled, on_exit);
             result
@@ -180,9 +168,36 @@ fn check_devices(plans: &[PortPlan], config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Says which capabilities are missing, while nothing is touched yet.
+fn check_capabilities(plans: &[PortPlan]) -> Result<(), Failure> {
+    let xdp = plans.iter().any(|p| matches!(p.driver, gateway::Driver::Xdp { .. }));
+    let needed = |name: &str| matches!(name, "cap_net_admin" | "cap_net_raw") || (xdp && name == "cap_bpf");
+    let missing = doctor::missing_capabilities().into_iter().filter(|(name, _)| needed(name)).collect::<Vec<_>>();
+    if missing.is_empty() || plans.iter().all(|p| p.device.is_none()) {
+        return Ok(());
+    }
+    let mut text = String::from("this process may not do what the ports need:\n");
+    for (name, purpose) in &missing {
+        text.push_str(&format!("{name}: {purpose}\n"));
+    }
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    text.push_str(&format!("run it as root, or: setcap {}+ep $(command -v ferrule)", names.join(",")));
+    Err(Failure::input(text))
+}
+
+/// Whom to become, and who keeps the privileges meanwhile.
+enum Become {
+    User(String, Arc<Assistant>),
+    Stay(String),
+}
+
 /// The gateway with its threads.
 struct Assembled {
     core: Arc<Core>,
+    /// Workers that do not run yet, with their cores.
+    ready: Vec<(Parts, Option<usize>)>,
+    /// The host thread's, likewise.
+    ready_host: Option<HostIo>,
     threads: Vec<JoinHandle<()>>,
     host_thread: Option<JoinHandle<()>>,
     requests: Vec<rtrb::Consumer<NextHopKey>>,
@@ -284,24 +299,13 @@ fn assemble(
         ready.push((parts, core));
         handles.push(WorkerHandle { core, counters, mailbox });
     }
-    let mut host_thread = None;
+    let mut ready_host = None;
     let mut host_io = None;
     if let (false, Some(pool)) = (standalone, host_pool) {
         let (io, control) = HostIo::new(ends, pool, shared.clone(), host_counters.clone(), host_bell);
-        host_thread = spawn("host", move || io.run());
+        ready_host = Some(io);
         host_io = Some(control);
     }
-    let threads = ready.into_iter().enumerate().filter_map(|(id, (parts, core))| {
-        spawn(&format!("worker-{id}"), move || {
-            if let Some(core) = core
-                && !core_affinity::set_for_current(core_affinity::CoreId { id: core })
-            {
-                log::warning(format!("worker {id} cannot be pinned to core {core}; it runs where the scheduler likes"));
-            }
-            Worker::new(parts).run();
-        })
-    });
-    let threads: Vec<_> = threads.collect();
     let statuses = plans.iter().map(|_| PortStatus { admin_up: true, ..PortStatus::default() }).collect();
     let in_force = InForce { path: options.config.clone(), config, last_error: None, unconfirmed: None };
     let core = Core {
@@ -321,9 +325,105 @@ fn assemble(
         counters: ControlCounters::default(),
         alarms: OnceLock::new(),
         kept: Mutex::default(),
+        privileges: OnceLock::new(),
         started: Instant::now(),
     };
-    Ok(Assembled { core: Arc::new(core), threads, host_thread, requests, follower: None })
+    let core = Arc::new(core);
+    Ok(Assembled { core, ready, ready_host, threads: Vec::new(), host_thread: None, requests, follower: None })
+}
+
+/// Opens every port. Nobody reads the queues yet.
+fn open_ports(core: &Core) -> Result<Vec<Delivery>, Failure> {
+    let mut queues = Vec::new();
+    for plan in core.plans.iter().filter(|p| p.tag.is_none()) {
+        queues.extend(open_port(core, plan)?);
+    }
+    Ok(queues)
+}
+
+/// From here on this process has no more than it needs to go on; it has no other threads yet, which would keep what they have.
+fn give_up_privileges(core: &Core, identity: Become, listener: &Listener, options: &RunOptions) -> Result<(), Failure> {
+    let privileges = match identity {
+        Become::Stay(why) => {
+            log::info(format!("privileges are kept: {why}"));
+            Privileges::Kept(why)
+        }
+        Become::User(user, assistant) => {
+            assistant.begin(&charter(core, listener, options), listener.lock())?;
+            lock(&core.host).keep_records_through(&assistant);
+            let report = privileges::drop(&user)?;
+            log::info(format!(
+                "runs as {user} (uid {}) with {}; landlock: {}, seccomp: {}",
+                report.uid,
+                report.capabilities.join(", "),
+                report.landlock,
+                report.seccomp
+            ));
+            Privileges::Dropped(report, assistant)
+        }
+    };
+    let _ = core.privileges.set(privileges);
+    Ok(())
+}
+
+/// What the helper may touch.
+fn charter(core: &Core, listener: &Listener, options: &RunOptions) -> Charter {
+    let host = lock(&core.host);
+    let mut devices = Vec::new();
+    for plan in core.plans.iter().filter(|p| p.tag.is_none()) {
+        devices.extend(plan.device.clone());
+        devices.extend(nic_name(plan, &host).filter(|name| Some(name) != plan.device.as_ref()));
+    }
+    let (socket, inode) = listener.file();
+    let config = &lock(&core.in_force).config;
+    Charter {
+        devices,
+        interfaces: host.interfaces.iter().flatten().map(|i| i.name().to_owned()).collect(),
+        state_directory: options.state_directory.clone(),
+        kernel_on_exit: config.engine.on_exit.value == gateway::OnExit::Kernel,
+        config: options.config.clone(),
+        socket: (socket.to_owned(), inode),
+    }
+}
+
+/// Starts workers and host I/O, and hands out what was opened.
+fn start_threads(
+    assembled: &mut Assembled,
+    queues: Vec<Delivery>,
+    taps: Vec<(PortId, OwnedFd)>,
+) -> Result<(), Failure> {
+    let core = assembled.core.clone();
+    let threads = assembled.ready.drain(..).enumerate().filter_map(|(id, (parts, core))| {
+        spawn(&format!("worker-{id}"), move || {
+            if let Some(core) = core
+                && !core_affinity::set_for_current(core_affinity::CoreId { id: core })
+            {
+                log::warning(format!("worker {id} cannot be pinned to core {core}; it runs where the scheduler likes"));
+            }
+            Worker::new(parts).run();
+        })
+    });
+    assembled.threads = threads.collect();
+    if assembled.threads.len() != core.workers.len() {
+        return Err(Failure::runtime("not every worker could be started".to_owned()));
+    }
+    deliver(&core, queues)?;
+    // The host's own packets come last: they find the ports open.
+    assembled.host_thread = assembled.ready_host.take().and_then(|io| spawn("host", move || io.run()));
+    if let Some(io) = &core.host_io {
+        for (port, fd) in taps {
+            let mut command = HostCommand::Attach(port, TapQueue::new(fd));
+            let until = Instant::now() + PATIENCE;
+            while let Err(back) = io.send(command) {
+                if Instant::now() > until {
+                    return Err(Failure::runtime("the host thread does not read its mailbox"));
+                }
+                command = back;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
@@ -336,20 +436,14 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Option<JoinHandle<
     }
 }
 
-/// Opens the ports, follows the kernel, and serves until the end is asked for.
-fn open_and_serve(
+/// Follows the kernel, and serves until the end is asked for.
+fn serve(
     assembled: &mut Assembled,
     listener: Listener,
     metrics: Option<MetricsListener>,
     caught: signals::Signals,
 ) -> Result<(), Failure> {
     let core = assembled.core.clone();
-    if assembled.threads.len() != core.workers.len() {
-        return Err(Failure::runtime("not every worker could be started".to_owned()));
-    }
-    for plan in core.plans.iter().filter(|p| p.tag.is_none()) {
-        open_port(&core, plan)?;
-    }
     if core.is_standalone() {
         supervise::install_static(&core)?;
     } else {
@@ -398,16 +492,19 @@ fn obey(gateway: &dyn control::Gateway, wish: Wish) {
     }
 }
 
-/// Opens a port's queues and shares them out among the workers.
+/// A command for a worker.
+pub type Delivery = (usize, Command);
+
+/// Opens a port's queues and shares them out among the workers: what to [`deliver`] to them.
 ///
 /// # Errors
 /// What the driver says.
-pub fn open_port(core: &Core, plan: &PortPlan) -> Result<(), Failure> {
+pub fn open_port(core: &Core, plan: &PortPlan) -> Result<Vec<Delivery>, Failure> {
     let (nic, silenced) = {
         let host = lock(&core.host);
         (nic_name(plan, &host).unwrap_or_default(), host.filter.is_some())
     };
-    let Some(port) = core.shared.ports.get(plan.id) else { return Ok(()) };
+    let Some(port) = core.shared.ports.get(plan.id) else { return Ok(Vec::new()) };
     let workers = core.workers.len();
     let request = attach::Request {
         port: plan.id,
@@ -418,6 +515,7 @@ pub fn open_port(core: &Core, plan: &PortPlan) -> Result<(), Failure> {
         mtu: port.mtu(),
         promiscuous: core.plans.iter().any(|p| p.physical == plan.id && p.tag.is_some()),
         silenced,
+        assistant: core.assistant().map(|a| &**a),
     };
     let opened = attach::open(&request, &core.umem)?;
     let queues = opened.pairs.len();
@@ -425,15 +523,11 @@ pub fn open_port(core: &Core, plan: &PortPlan) -> Result<(), Failure> {
         "{}: {nic} with {}, {}, {queues} queue(s): {}",
         plan.name, opened.driver, opened.mode, opened.why
     ));
-    for (i, pair) in opened.pairs.into_iter().enumerate() {
-        let Some(worker) = core.workers.get(i % workers) else { continue };
-        if worker.mailbox.send(Command::Attach(pair)).is_err() {
-            return Err(Failure::runtime(format!("worker {} does not read its mailbox", i % workers)));
-        }
-    }
-    for (i, worker) in core.workers.iter().enumerate().skip(queues) {
+    let pairs = opened.pairs.into_iter().enumerate();
+    let mut deliveries: Vec<Delivery> = pairs.map(|(i, pair)| (i % workers, Command::Attach(pair))).collect();
+    for i in queues..workers {
         log::info(format!("{}: worker {i} sends through worker {}, which has a queue", plan.name, i % queues.max(1)));
-        let _ = worker.mailbox.send(Command::Relay(plan.id, i % queues.max(1)));
+        deliveries.push((i, Command::Relay(plan.id, i % queues.max(1))));
     }
     {
         let mut ports = lock(&core.ports);
@@ -447,7 +541,27 @@ pub fn open_port(core: &Core, plan: &PortPlan) -> Result<(), Failure> {
     }
     lock(&core.kept).insert(plan.id, opened.keep);
     let mut routing = lock(&core.routing);
-    core.refresh_port(&mut routing, plan.id).map_err(|e| Failure::runtime(format!("routing table: {e}")))
+    core.refresh_port(&mut routing, plan.id).map_err(|e| Failure::runtime(format!("routing table: {e}")))?;
+    Ok(deliveries)
+}
+
+/// Puts commands into the workers' mailboxes; waits where one is full.
+///
+/// # Errors
+/// When a worker does not read its mailbox.
+pub fn deliver(core: &Core, deliveries: Vec<Delivery>) -> Result<(), Failure> {
+    let until = Instant::now() + PATIENCE;
+    for (id, mut command) in deliveries {
+        let Some(worker) = core.workers.get(id) else { continue };
+        while let Err(back) = worker.mailbox.send(command) {
+            if Instant::now() > until {
+                return Err(Failure::runtime(format!("worker {id} does not read its mailbox")));
+            }
+            command = back;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Ok(())
 }
 
 /// Takes the gateway apart: workers drain, threads end, the box is left as `on_exit` says.
@@ -457,7 +571,7 @@ fn end(assembled: Assembled, on_exit: gateway::OnExit) {
     for worker in &core.workers {
         let _ = worker.mailbox.send(Command::Stop);
     }
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + PATIENCE;
     for (id, thread) in threads.into_iter().enumerate() {
         while !thread.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
@@ -474,6 +588,9 @@ fn end(assembled: Assembled, on_exit: gateway::OnExit) {
     }
     lock(&core.kept).clear();
     lock(&core.host).release(on_exit);
+    if let Some(Err(failure)) = core.assistant().map(|assistant| assistant.ended()) {
+        log::warning(failure.to_string());
+    }
     log::notice(match on_exit {
         gateway::OnExit::Closed => "ended: nothing passes until ferrule runs again",
         gateway::OnExit::Kernel => "ended: the kernel has its devices back",

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,9 @@ use ferrule_config::gateway::{Gateway as Config, RouteKind as ConfigRoute};
 use ferrule_dataplane::fib::{MacAddress, NextHop, Prefix, RouteKind, RoutingTable};
 use ferrule_dataplane::neighbor::NextHopKey;
 use ferrule_dataplane::packet::PortId;
+use ferrule_dataplane::port::packet::explain_over_mtu as explain;
 use ferrule_dataplane::ports::PortAddresses;
+use ferrule_dataplane::verdict::DropReason;
 use ferrule_dataplane::worker::{Command, Event};
 use ipnetwork::IpNetwork;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,7 +33,8 @@ pub fn run(core: &Core, requests: &mut [rtrb::Consumer<NextHopKey>]) {
     let mut follower_failed = false;
     while !core.stop.load(Ordering::Acquire) {
         core.bell.prepare();
-        if requests.iter().all(|r| r.is_empty()) {
+        let events = core.workers.iter().any(|w| w.mailbox.has_event());
+        if !events && requests.iter().all(|r| r.is_empty()) && !core.stop.load(Ordering::Acquire) {
             let timeout = Timespec { tv_sec: 0, tv_nsec: SLEEP.as_nanos() as i64 };
             let _ = poll(&mut [PollFd::from_borrowed_fd(core.bell.fd(), PollFlags::IN)], Some(&timeout));
         }
@@ -42,13 +46,14 @@ pub fn run(core: &Core, requests: &mut [rtrb::Consumer<NextHopKey>]) {
         }
         for at in 0..core.workers.len() {
             while let Some(event) = core.workers.get(at).and_then(|w| w.mailbox.event()) {
-                worker_event(core, at, event);
+                worker_event(core, event);
             }
         }
         if Instant::now() >= retry_at {
             retry_at = Instant::now() + RETRY;
             reattach(core);
             super::gateway::take_back_unconfirmed(core);
+            explain_over_mtu(core);
         }
         let failure = lock(&core.follower).as_ref().and_then(|f| f.failure());
         if let (Some(failure), false) = (failure, follower_failed) {
@@ -56,6 +61,16 @@ pub fn run(core: &Core, requests: &mut [rtrb::Consumer<NextHopKey>]) {
             log::error(format!("routes are no longer followed: {failure}; restart ferrule"));
         }
     }
+}
+
+/// Says once what to do about frames longer than the MTU.
+fn explain_over_mtu(core: &Core) {
+    let reason = DropReason::OverMtuReceived as usize;
+    if core.workers.iter().all(|w| w.counters.dropped[reason].get() == 0) {
+        return;
+    }
+    let nics: Vec<String> = lock(&core.ports).iter().map(|s| s.nic.clone()).filter(|n| !n.is_empty()).collect();
+    log::once("over mtu", explain(&nics.join(", ")));
 }
 
 fn ask(core: &Core, key: NextHopKey) {
@@ -66,7 +81,7 @@ fn ask(core: &Core, key: NextHopKey) {
     }
 }
 
-fn worker_event(core: &Core, worker: usize, event: Event) {
+fn worker_event(core: &Core, event: Event) {
     match event {
         Event::PortLost(port, text) => {
             // The other workers' queues of the port go too: a port is opened as a whole.
@@ -83,8 +98,8 @@ fn worker_event(core: &Core, worker: usize, event: Event) {
             }
             log::warning(format!("{name}: lost ({text}); the other ports go on"));
             core.counters.ports_lost.fetch_add(1, Ordering::Relaxed);
-            for other in core.workers.iter().enumerate().filter(|(i, _)| *i != worker).map(|(_, w)| w) {
-                let _ = other.mailbox.send(Command::Detach(port));
+            for worker in &core.workers {
+                let _ = worker.mailbox.send(Command::Detach(port));
             }
             lock(&core.kept).remove(&port);
             let mut routing = lock(&core.routing);
@@ -92,13 +107,37 @@ fn worker_event(core: &Core, worker: usize, event: Event) {
             lock(&core.host).show_carrier(port, false);
         }
         Event::Learned(port, address, mac) => {
-            // Bounded by the routing table's own limits; only subnets of ours are learned for.
-            let mut routing = lock(&core.routing);
-            if let Err(error) = routing.neighbor_set(port, address, Some(mac)) {
-                log::once("learned", format!("a neighbour could not be noted: {error}"));
-            }
+            learn(core, port, address, mac);
         }
         Event::Detached(_) | Event::Stopped => {}
+    }
+}
+
+/// Most neighbours that standalone mode learns by itself; beyond it only those already known are brought up to date.
+const LEARNED_MAX: usize = 16_384;
+
+/// Standalone mode: notes what a neighbour told of itself. Anyone on the link may tell anything, so only addresses of the port's own
+/// subnets count, up to a bound, and never against a `[[neighbor]]` of the file.
+fn learn(core: &Core, port: PortId, address: IpAddr, mac: MacAddress) {
+    let in_force = lock(&core.in_force);
+    let name = core.shared.ports.get(port).map(|p| p.name.as_str());
+    let fixed =
+        |n: &ferrule_config::gateway::Neighbor| Some(n.port.value.as_str()) == name && n.address.value == address;
+    let interface = in_force.config.interfaces().nth(usize::from(port.0));
+    let link_local = matches!(address, IpAddr::V6(a) if a.is_unicast_link_local());
+    let ours = link_local || interface.is_some_and(|i| i.addresses.iter().any(|n| n.value.contains(address)));
+    if !ours || in_force.config.neighbors.iter().any(fixed) {
+        return;
+    }
+    drop(in_force);
+    let mut routing = lock(&core.routing);
+    let known = routing.neighbors().any(|n| n.port == port && n.address == address);
+    if !known && routing.counts().neighbors >= LEARNED_MAX {
+        log::once("learned", format!("more than {LEARNED_MAX} neighbours: {address} is not noted"));
+        return;
+    }
+    if let Err(error) = routing.neighbor_set(port, address, Some(mac)) {
+        log::once("learned", format!("a neighbour could not be noted: {error}"));
     }
 }
 
@@ -121,7 +160,7 @@ fn reattach(core: &Core) {
         if !found {
             continue;
         }
-        match start::open_port(core, plan) {
+        match start::open_port(core, plan).and_then(|queues| start::deliver(core, queues)) {
             Ok(()) => {
                 core.counters.ports_reattached.fetch_add(1, Ordering::Relaxed);
                 if let Some(status) = lock(&core.ports).get_mut(at) {

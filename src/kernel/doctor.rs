@@ -189,6 +189,20 @@ pub fn has_net_admin() -> bool {
     effective_capabilities() & (1 << 12) != 0
 }
 
+/// The capabilities among those Ferrule uses that this process lacks: name and what it is for.
+pub fn missing_capabilities() -> Vec<(&'static str, &'static str)> {
+    let effective = effective_capabilities();
+    let lacks = |number: u32, name: &str| {
+        // capabilities(7): CAP_SYS_ADMIN includes what CAP_BPF allows.
+        effective & (1 << number) == 0 && !(name == "cap_bpf" && effective & (1 << 21) != 0)
+    };
+    CAPABILITIES
+        .into_iter()
+        .filter(|(number, name, _)| lacks(*number, name))
+        .map(|(_, name, why)| (name, why))
+        .collect()
+}
+
 fn effective_capabilities() -> u64 {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -382,6 +396,13 @@ fn device_problems(device: &DeviceFacts, workers: &[usize]) -> Vec<Problem> {
 impl Report {
     /// The report as lines of text: facts first, then problems with what to type.
     pub fn lines(&self) -> Vec<String> {
+        let mut lines = self.facts();
+        lines.extend(self.problems.iter().map(ToString::to_string));
+        lines
+    }
+
+    /// The facts as lines of text.
+    pub fn facts(&self) -> Vec<String> {
         let host = &self.host;
         let memlock = host.memlock.map_or_else(|| "unlimited".to_owned(), |limit| format!("{} KiB", limit >> 10));
         let mut lines = vec![
@@ -412,7 +433,6 @@ impl Report {
                 ));
             }
         }
-        lines.extend(self.problems.iter().map(ToString::to_string));
         lines
     }
 }

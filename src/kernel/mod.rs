@@ -35,10 +35,14 @@ pub use error::KernelError;
 pub use event::{ControlSink, Event, Hop, LinkState, NeighborState, PortId, RouteAction};
 pub use filter::KernelFilter;
 pub use follower::{Follower, FollowerHandle};
-pub use iface::{HostInterface, OnExit, Takeover, TakeoverOptions, release_all, restore_left};
+pub use iface::{
+    ChosenRecords, HostInterface, OnExit, OwnRecords, RecordKeeper, Takeover, TakeoverOptions, release_all,
+    restore_left,
+};
 pub use monitor::{Counters, Monitor, MonitorOptions};
 pub use neighbor::{ResolutionMode, Resolver};
 pub use rules::Unsupported;
+pub use sysctl::forwards_ipv4;
 
 /// What the kernel says of one link now; None where there is none of that name.
 pub fn link_state(name: &str) -> Option<LinkState> {

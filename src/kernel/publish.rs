@@ -229,16 +229,22 @@ impl Publisher {
                 });
             }
         }
-        for prefix in self.host_via.iter().take(NAMED_ROUTES) {
+        // Every link has these, and nothing is ever forwarded by them.
+        let forwarded = |prefix: &&IpNetwork| match prefix.ip() {
+            IpAddr::V4(address) => !address.is_link_local() && !address.is_multicast(),
+            IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_multicast(),
+        };
+        let named: Vec<&IpNetwork> = self.host_via.iter().filter(forwarded).collect();
+        for prefix in named.iter().copied().take(NAMED_ROUTES) {
             let names = self.routes.get(prefix).map_or(String::new(), |(_, action)| link_names(mirror, action));
             list.push(Unsupported {
                 what: format!("route {prefix} dev {names}"),
                 why: "leads through a link that is no port; the host forwards these packets".to_owned(),
             });
         }
-        if self.host_via.len() > NAMED_ROUTES {
+        if named.len() > NAMED_ROUTES {
             list.push(Unsupported {
-                what: format!("{} more routes", self.host_via.len() - NAMED_ROUTES),
+                what: format!("{} more routes", named.len() - NAMED_ROUTES),
                 why: "lead through links that are no port; the host forwards these packets".to_owned(),
             });
         }

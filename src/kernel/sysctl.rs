@@ -24,6 +24,13 @@ impl Setting {
         Setting { tree: tree.to_owned(), key: key.to_owned(), value: value.to_string() }
     }
 
+    /// Whether it names a setting of an interface, and no path beyond.
+    pub(crate) fn is_sane(&self) -> bool {
+        let tree = ["ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh"].contains(&self.tree.as_str());
+        let letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        tree && !self.key.is_empty() && self.key.chars().all(letter)
+    }
+
     fn path(&self, interface: &str) -> PathBuf {
         ["/proc/sys/net", &self.tree, interface, &self.key].iter().collect()
     }
@@ -58,6 +65,11 @@ pub(crate) fn silent_nic() -> Vec<Setting> {
         Setting::new("ipv4/conf", "rp_filter", 1),
         Setting::new("ipv4/conf", "arp_ignore", 8),
     ]
+}
+
+/// Whether the box forwards IPv4 between its own links.
+pub fn forwards_ipv4() -> bool {
+    fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|text| text.trim() == "1")
 }
 
 /// What a host interface is for, as far as the kernel must know.

@@ -29,8 +29,8 @@ use crate::failure::Failure;
 
 /// Longest message in bytes.
 const MESSAGE_MAX: usize = 64 * 1024;
-/// Most descriptors in a message.
-const DESCRIPTORS_MAX: usize = 64;
+/// Most descriptors in a message: the kernel's own limit (SCM_MAX_FD, unix(7)).
+const DESCRIPTORS_MAX: usize = 253;
 /// How long the daemon waits for the helper.
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -85,18 +85,8 @@ impl Report {
         };
         let capabilities = if self.capabilities.is_empty() { "none".to_owned() } else { self.capabilities.join(", ") };
         vec![
-            finding(
-                self.uid != 0,
-                "user",
-                format!("runs as uid {}", self.uid),
-                "set user in [privilege] of gateway.toml",
-            ),
-            finding(
-                self.capabilities.len() <= 3,
-                "capabilities",
-                capabilities,
-                "set user in [privilege] of gateway.toml",
-            ),
+            finding(self.uid != 0, "user", format!("runs as uid {}", self.uid), "set user in [gateway] of the file"),
+            finding(self.capabilities.len() <= 3, "capabilities", capabilities, "set user in [gateway] of the file"),
             finding(
                 self.landlock == "full",
                 "landlock",
@@ -107,7 +97,7 @@ impl Report {
                 matches!(self.seccomp.as_str(), "error" | "kill"),
                 "seccomp",
                 format!("system calls narrowed: {}", self.seccomp),
-                "do not set seccomp = \"off\" in gateway.toml",
+                "use a kernel with seccomp filters (CONFIG_SECCOMP_FILTER)",
             ),
         ]
     }

@@ -1,7 +1,8 @@
 //! The system calls that the running daemon makes, and no others (seccomp).
 //!
 //! The list is what a Rust program with threads, sockets and clocks uses, found by running the daemon and the self-test with
-//! [`Refusal::Log`]. Not on it: execve, ptrace, bpf, mount, unshare, setns, set*id, kernel modules, key rings, io_uring,
+//! [`Refusal::Log`]. Not on it: execve, ptrace, mount, bpf (but for taking a socket
+//! out of a map), unshare, setns, set*id, kernel modules, key rings, io_uring,
 //! and sockets of other families than those of [`FAMILIES`]: AF_PACKET and AF_XDP above all.
 
 #![forbid(unsafe_code)]
@@ -38,6 +39,9 @@ impl Refusal {
 
 /// Socket families that may still be made: local ones, netlink for re-synchronising, IPv4 and IPv6 for device ioctls.
 const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_INET, libc::AF_INET6];
+
+/// enum bpf_cmd of linux/bpf.h.
+const BPF_MAP_DELETE_ELEM: u64 = 3;
 
 const ALLOWED: &[libc::c_long] = &[
     // Descriptors.
@@ -80,6 +84,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
     libc::SYS_ftruncate,
+    libc::SYS_memfd_create,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_flock,
@@ -189,6 +194,9 @@ fn program(refusal: Refusal) -> Result<BpfProgram, seccompiler::BackendError> {
         families.push(SeccompRule::new(vec![condition(0, SeccompCmpOp::Eq, family as u64)?])?);
     }
     rules.insert(libc::SYS_socket, families);
+    // A queue that closes takes its socket out of the redirect program's map first: BPF_MAP_DELETE_ELEM, no other command.
+    let delete = SeccompRule::new(vec![condition(0, SeccompCmpOp::Eq, BPF_MAP_DELETE_ELEM)?])?;
+    rules.insert(libc::SYS_bpf, vec![delete]);
     // Nothing writable becomes executable, and nothing new does.
     let not_executable = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {

@@ -60,12 +60,14 @@ impl<'a> FastPath<'a> {
         let h = packet.frame.header();
         let len = packet.frame.len();
         if plain::is_v4(h, len, ingress) {
-            if !plain::is_transport(h, h[23], 34, len - 34) {
+            let protocol = h[23];
+            if !plain::is_transport(h, protocol, 34, len - 34) || is_unfinished(packet, Family::V4, protocol, 34) {
                 return None;
             }
             self.send(packet, self.v4.lookup(packet.destination_v4()), decrement_v4)
         } else if plain::is_v6(h, len, ingress) {
-            if !plain::is_transport(h, h[20], 54, len - 54) {
+            let protocol = h[20];
+            if !plain::is_transport(h, protocol, 54, len - 54) || is_unfinished(packet, Family::V6, protocol, 54) {
                 return None;
             }
             self.send(packet, self.v6.lookup(packet.destination_v6()), decrement_v6)
@@ -112,6 +114,17 @@ impl<'a> FastPath<'a> {
         h[..12].copy_from_slice(&rewrite.macs());
         Some(view.port())
     }
+}
+
+/// Whether a local sender left the transport checksum to the device: only ports that give no flag of it (AF_XDP) have to look.
+#[inline(always)]
+fn is_unfinished(packet: &mut Packet, family: Family, protocol: u8, l4: u16) -> bool {
+    if !packet.flags.has(Flags::MAYBE_PARTIAL) {
+        return false;
+    }
+    // What the test reads, and what the parser writes again where it is met.
+    (packet.family, packet.protocol, packet.l4) = (family, protocol, l4);
+    partial::looks_partial(packet)
 }
 
 #[inline(always)]

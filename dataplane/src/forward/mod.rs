@@ -36,6 +36,24 @@ fn lookup(packet: &Packet, fib: &Fib) -> Option<AdjacencyId> {
     }
 }
 
+/// A DHCP answer that the parser meant for a client on the box, but whose destination lies behind another port: a renewal of
+/// somebody else's, to be forwarded like any packet.
+#[inline(always)]
+pub fn release_transit_dhcp(packet: &mut Packet, fib: &Fib) {
+    if packet.verdict_is_dhcp() {
+        release(packet, fib);
+    }
+}
+
+#[inline(never)]
+fn release(packet: &mut Packet, fib: &Fib) {
+    let (_, view) = adjacency(packet, fib);
+    let onward = matches!(view.kind(), AdjacencyKind::Forward | AdjacencyKind::Unresolved | AdjacencyKind::Glean);
+    if onward && view.port() != packet.ingress && !packet.flags.has(Flags::LINK_GROUP) {
+        packet.judge(Verdict::Forward);
+    }
+}
+
 /// The adjacency of a packet now, a multipath route's member chosen by the hash that the packet has.
 pub fn adjacency(packet: &Packet, fib: &Fib) -> (AdjacencyId, AdjacencyView) {
     let id = lookup(packet, fib).unwrap_or_default();
@@ -106,20 +124,12 @@ pub fn route(packet: &mut Packet, shared: &Shared) -> Option<Refusal> {
     packet.adjacency = adjacency;
     packet.egress = view.port();
     match view.kind() {
-        AdjacencyKind::Local => {
+        AdjacencyKind::Local | AdjacencyKind::LinkLocal | AdjacencyKind::HostVia => {
             packet.judge(Verdict::Host(PuntClass::Other));
             return None;
         }
         AdjacencyKind::Broadcast | AdjacencyKind::Multicast => {
             packet.judge(group(packet, view.kind()));
-            return None;
-        }
-        AdjacencyKind::LinkLocal => {
-            packet.judge(Verdict::Host(PuntClass::Other));
-            return None;
-        }
-        AdjacencyKind::HostVia => {
-            packet.judge(Verdict::Host(PuntClass::Other));
             return None;
         }
         _ => {}

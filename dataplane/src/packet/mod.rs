@@ -16,7 +16,7 @@ pub mod sctp;
 
 use crate::arena::Frame;
 use crate::fib::adjacency::AdjacencyId;
-use crate::verdict::Verdict;
+use crate::verdict::{PuntClass, Verdict};
 
 /// Offset of the IP header in every parsed IP frame.
 pub const L3: usize = 14;
@@ -229,16 +229,22 @@ impl Packet {
         Verdict::decode(self.verdict)
     }
 
-    /// Whether it is one segment that leaves nothing to the device, with no flag set: as most packets come in.
+    /// Whether it is one segment that leaves nothing to the device for sure, with no other flag set: as most packets come in.
     #[inline(always)]
     pub fn is_bare(&self) -> bool {
-        self.offload.is_none() & (self.flags == Flags::EMPTY) & !self.frame.is_chain()
+        self.offload.is_none() & (self.flags.0 & !Flags::MAYBE_PARTIAL.0 == 0) & !self.frame.is_chain()
     }
 
     /// Whether the packet still goes on.
     #[inline(always)]
     pub fn goes_on(&self) -> bool {
         self.verdict == Verdict::Forward.encode()
+    }
+
+    /// Whether the parser took it for DHCP to a client on the box.
+    #[inline(always)]
+    pub fn verdict_is_dhcp(&self) -> bool {
+        self.verdict == Verdict::Host(PuntClass::Dhcp).encode()
     }
 
     /// Judges it.

@@ -213,15 +213,26 @@ pub struct OpenTap {
 /// # Errors
 /// See [`OpenError`]; nothing stays open then.
 pub fn open(name: &str, queues: usize, offload: bool, port: PortId) -> Result<OpenTap, OpenError> {
+    let (name, queues) = open_queues(name, queues, offload)?;
+    let queues = queues.into_iter().map(|fd| queue_pair(fd, &name, port)).collect();
+    Ok(OpenTap { name, queues })
+}
+
+/// The part of [`open`] that needs privilege: the interface's name as the kernel gave it, and a descriptor for each
+/// [`queue_pair`].
+///
+/// # Errors
+/// See [`OpenError`]; nothing stays open then.
+pub fn open_queues(name: &str, queues: usize, offload: bool) -> Result<(String, Vec<OwnedFd>), OpenError> {
     let mut name = name.to_owned();
-    let mut pairs = Vec::with_capacity(queues);
+    let mut opened = Vec::with_capacity(queues);
     for _ in 0..queues {
         let (fd, given) = tapdev::open(&name, queues > 1, true).map_err(|source| OpenError::new(&name, source))?;
         name = given;
         tapdev::set_offload(&fd, offload).map_err(|source| OpenError::new(&name, source))?;
-        pairs.push(queue_pair(fd, &name, port));
+        opened.push(fd);
     }
-    Ok(OpenTap { name, queues: pairs })
+    Ok((name, opened))
 }
 
 /// A port's queue on a descriptor of [`tapdev::open`] that was opened with `vnet_hdr`.

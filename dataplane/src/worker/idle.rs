@@ -33,6 +33,11 @@ const SLEEP_HELD_NANOS: u64 = 1_000_000;
 impl Worker {
     /// Runs until [`Command::Stop`].
     pub fn run(mut self) {
+        self.serve();
+    }
+
+    /// As [`Worker::run`], for who wants the worker back.
+    pub fn serve(&mut self) {
         let mut idle_since = None;
         let mut tick = clock::monotonic();
         loop {
@@ -82,13 +87,15 @@ impl Worker {
         let ready = self.rings.from.iter().any(|r| !r.is_empty())
             || self.rings.relay_from.iter().any(|r| !r.is_empty())
             || self.host.as_ref().is_some_and(|h| !h.from_host.is_empty())
+            || self.mailbox.is_waiting()
             || self.rx.iter_mut().any(|r| devices && r.queue.arm());
         if !ready {
             let start = clock::cycles();
             self.quiesce.offline();
             self.counters.sleeps.add(1);
-            let held = self.holds();
-            let nanos = if held { most.min(SLEEP_HELD_NANOS) } else { most };
+            // Frames that a device has not taken yet are offered again soon.
+            let pending = self.tx.iter().any(|side| side.queue.as_ref().is_some_and(|q| q.outstanding() > 0));
+            let nanos = if pending || self.holds() { most.min(SLEEP_HELD_NANOS) } else { most };
             let timeout = Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
             let mut fds: SmallVec<[PollFd<'_>; 16]> = SmallVec::new();
             fds.push(PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN));

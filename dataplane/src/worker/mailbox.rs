@@ -46,6 +46,8 @@ pub enum Event {
 pub struct Mailbox {
     commands: ArrayQueue<Command>,
     events: ArrayQueue<Event>,
+    /// Apart from the rest: a flood of ARP must not push out the news that a port is lost.
+    learned: ArrayQueue<Event>,
     waiting: AtomicBool,
     /// Rouses the worker.
     pub bell: Arc<Waker>,
@@ -54,7 +56,8 @@ pub struct Mailbox {
 impl Mailbox {
     /// An empty one.
     pub fn new(bell: Arc<Waker>) -> Mailbox {
-        Mailbox { commands: ArrayQueue::new(64), events: ArrayQueue::new(64), waiting: AtomicBool::new(false), bell }
+        let (commands, events, learned) = (ArrayQueue::new(64), ArrayQueue::new(256), ArrayQueue::new(64));
+        Mailbox { commands, events, learned, waiting: AtomicBool::new(false), bell }
     }
 
     /// Sends a command.
@@ -70,7 +73,17 @@ impl Mailbox {
 
     /// The next event.
     pub fn event(&self) -> Option<Event> {
-        self.events.pop()
+        self.events.pop().or_else(|| self.learned.pop())
+    }
+
+    /// Whether an event waits to be read.
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty() || !self.learned.is_empty()
+    }
+
+    /// For the worker: whether a command waits.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
     }
 
     /// For the worker: the next command; one plain load when there is none.
@@ -94,6 +107,7 @@ impl Mailbox {
 
     /// For the worker: tells; an event that nobody reads is dropped rather than waited for.
     pub(super) fn tell(&self, event: Event) {
-        let _ = self.events.push(event);
+        let queue = if matches!(event, Event::Learned(..)) { &self.learned } else { &self.events };
+        let _ = queue.push(event);
     }
 }

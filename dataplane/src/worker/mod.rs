@@ -22,10 +22,11 @@ macro_rules! context {
 
 mod egress;
 mod handover;
-mod held;
 mod idle;
 pub mod mailbox;
+mod neighbors;
 mod queues;
+mod stages;
 mod stamp;
 mod turn;
 pub mod tx;

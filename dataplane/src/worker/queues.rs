@@ -46,6 +46,7 @@ impl Worker {
 
     /// The end: transmit rings drained within 100 ms, held packets dropped and counted, buffers back in the pool.
     pub(super) fn finish(&mut self) {
+        self.close_stages();
         let until = clock::monotonic() + 100_000_000;
         while clock::monotonic() < until
             && self.tx.iter().any(|side| side.queue.as_ref().is_some_and(|q| q.outstanding() > 0))
@@ -58,7 +59,6 @@ impl Worker {
             context!(self).discard(packet, DropReason::Shutdown);
         }
         self.note_waiting();
-        self.close_stages();
         while let Some(Ok(packet)) = self.host.as_mut().map(|host| host.from_host.pop()) {
             self.counters.ring_out.add(1);
             context!(self).discard(packet, DropReason::Shutdown);

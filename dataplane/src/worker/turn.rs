@@ -63,6 +63,7 @@ impl Worker {
             found += self.poll_stages();
         }
         self.settle();
+        self.flush();
         if found == 0 {
             self.flush_queues();
         }
@@ -100,6 +101,7 @@ impl Worker {
         if self.shared.ports.get(port).is_some_and(|p| !p.vlans.is_empty()) {
             self.count_tagged(port);
         }
+        self.drop_disabled(port);
         stamp.to(&self.counters.nodes[PARSE], n);
         if self.options.dispatch == Dispatch::Queued {
             self.enqueue_all();
@@ -127,7 +129,10 @@ impl Worker {
             p.frame.prefetch();
         }
         if !self.options.fastforward {
-            packets.iter_mut().for_each(|p| parse::parse_slow(p, &ingress));
+            for packet in packets {
+                parse::parse_slow(packet, &ingress);
+                forward::release_transit_dhcp(packet, &self.shared.fib);
+            }
             return;
         }
         for i in 0..packets.len() {
@@ -137,6 +142,7 @@ impl Worker {
             if let Some(packet) = packets.get_mut(i) {
                 parse::parse(packet, &ingress);
                 path.prefetch(packet);
+                forward::release_transit_dhcp(packet, &self.shared.fib);
             }
         }
     }
@@ -168,13 +174,27 @@ impl Worker {
         stamp.to(&self.counters.nodes[TX], n);
     }
 
+    /// Ends what came in on a port, or a VLAN of it, that is set down.
+    fn drop_disabled(&mut self, port: PortId) {
+        let ports = &self.shared.ports;
+        let enabled = |id: PortId| ports.get(id).is_none_or(|p| p.is_enabled());
+        if enabled(port) && ports.get(port).is_none_or(|p| p.vlans.is_empty()) {
+            return;
+        }
+        for packet in self.batch.packets_mut() {
+            if !enabled(packet.ingress) && !matches!(packet.verdict(), Verdict::Drop(_)) {
+                packet.judge(Verdict::Drop(DropReason::PortDown));
+            }
+        }
+    }
+
     /// Whether packets of the port can be parsed and forwarded in one pass: nobody judges in between, and nobody else owns them.
     pub(super) fn is_express(&self, port: PortId) -> bool {
         self.stages.is_empty()
             && self.options.fastforward
             && self.options.dispatch == Dispatch::Direct
             && !(self.options.flow_owner && self.rings.to.len() > 1)
-            && self.shared.ports.get(port).is_some_and(|p| p.vlans.is_empty())
+            && self.shared.ports.get(port).is_some_and(|p| p.vlans.is_empty() && p.is_enabled())
     }
 
     /// Parse, look-up and rewrite in one pass, headers and routes prefetched ahead.
@@ -198,6 +218,7 @@ impl Worker {
     #[inline(never)]
     pub(super) fn not_plain(&mut self, mut packet: Taken<'_>, path: &FastPath<'_>, ingress: &Ingress<'_>) {
         parse::parse(packet.get(), ingress);
+        forward::release_transit_dhcp(packet.get(), &self.shared.fib);
         match path.forward(packet.get()) {
             Some(port) => self.send(port, packet),
             None => self.full_one(Entry::In, packet.take()),
@@ -225,13 +246,20 @@ impl Worker {
 
     /// With filters: In hook, route, Out hook, each over the whole batch.
     pub(super) fn hooked(&mut self, entry: Entry, batch: &mut Batch) {
+        let all = self.stages.len();
         if entry == Entry::In {
-            self.hook(Hook::In, batch);
+            (0..all).for_each(|at| self.judge(at, Hook::In, batch));
         }
+        self.route_and_leave(entry, all, batch);
+    }
+
+    /// Routes the batch, gives it to the Out hooks of the stages below `below`, and carries the verdicts out.
+    pub(super) fn route_and_leave(&mut self, entry: Entry, below: usize, batch: &mut Batch) {
         for packet in batch.packets_mut() {
             self.route(entry, packet);
         }
-        self.hook(Hook::Out, batch);
+        // Backwards, so that the stage nearest the wire is the same on both sides.
+        (0..below).rev().for_each(|at| self.judge(at, Hook::Out, batch));
         for packet in batch.packets_mut() {
             if packet.flags.has(Flags::REROUTE) && packet.goes_on() {
                 packet.flags.clear(Flags::REROUTE);
@@ -253,21 +281,15 @@ impl Worker {
         self.out = single;
     }
 
-    pub(super) fn hook(&mut self, hook: Hook, batch: &mut Batch) {
-        let n = batch.len();
-        let count = self.stages.len();
-        for i in 0..count {
-            // In: first to last, Out: last to first, so that the stage nearest the wire is the same on both sides.
-            let at = if hook == Hook::In { i } else { count - 1 - i };
-            let start = clock::cycles();
-            if let Some(stage) = self.stages.get_mut(at) {
-                stage.process(hook, batch, &mut context!(self));
-            }
-            if let Some(node) = self.counters.stages.get(at) {
-                node.cycles.add(clock::cycles().wrapping_sub(start));
-                node.packets.add(n as u64);
-                node.calls.add(1);
-            }
+    /// One stage's judgement.
+    pub(super) fn judge(&mut self, at: usize, hook: Hook, batch: &mut Batch) {
+        let start = clock::cycles();
+        let Some(stage) = self.stages.get_mut(at) else { return };
+        stage.process(hook, batch, &mut context!(self));
+        if let Some(node) = self.counters.stages.get(at) {
+            node.cycles.add(clock::cycles().wrapping_sub(start));
+            node.packets.add(batch.len() as u64);
+            node.calls.add(1);
         }
     }
 
@@ -330,33 +352,5 @@ impl Worker {
                 at = info.physical;
             }
         }
-    }
-
-    /// Routes and sends what stages and error paths made; what those make in turn (never ICMP about ICMP) too, a bounded number of times.
-    pub(super) fn settle(&mut self) {
-        for _ in 0..4 {
-            if self.generated.is_empty() {
-                return;
-            }
-            std::mem::swap(&mut self.generated, &mut self.generating);
-            let mut made = std::mem::take(&mut self.generating);
-            let mut out = std::mem::take(&mut self.out);
-            for packet in made.drain(..) {
-                if let Err(packet) = out.push(packet) {
-                    self.hooked_or_full(&mut out);
-                    let _ = out.push(packet);
-                }
-            }
-            self.hooked_or_full(&mut out);
-            self.out = out;
-            self.generating = made;
-        }
-        while let Some(packet) = self.generated.pop() {
-            context!(self).discard(packet, DropReason::RouteLoop);
-        }
-    }
-
-    pub(super) fn hooked_or_full(&mut self, out: &mut Batch) {
-        if self.stages.is_empty() { self.full(Entry::Out, out) } else { self.hooked(Entry::Out, out) }
     }
 }

@@ -260,6 +260,7 @@ impl Builder {
             host: (!ends.is_empty()).then(|| Host::new(ends, WorkerCounters::new(count, 0), count)),
             shared,
             workers: Vec::with_capacity(n),
+            counters: Vec::with_capacity(n),
             mailboxes: Vec::new(),
             requests: Vec::new(),
             peers: (0..count).map(|_| (0..n).map(|_| None).collect()).collect(),
@@ -287,6 +288,7 @@ impl Builder {
                 control: control.clone(),
                 mailbox: mailbox.clone(),
             });
+            world.counters.push(worker.counters().clone());
             world.workers.push(worker);
             world.mailboxes.push(mailbox);
             world.requests.push(asked);

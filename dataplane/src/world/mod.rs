@@ -44,6 +44,7 @@ pub use totals::{Closed, Totals};
 
 use crate::arena::{Arena, Pool};
 use crate::clock::{Nanos, VirtualClock};
+use crate::counters::WorkerCounters;
 use crate::fib::RoutingTable;
 use crate::neighbor::NextHopKey;
 use crate::packet::{Offload, PortId};
@@ -70,6 +71,8 @@ pub struct World {
     pub table: RoutingTable,
     shared: Arc<Shared>,
     workers: Vec<Worker>,
+    /// The workers' counters, which stay here while the workers run elsewhere.
+    counters: Vec<Arc<WorkerCounters>>,
     mailboxes: Vec<Arc<Mailbox>>,
     requests: Vec<rtrb::Consumer<NextHopKey>>,
     /// Other ends of the memory ports' queues: by port, then by worker; None for VLAN ports.
@@ -150,7 +153,7 @@ impl World {
 
     /// Takes everything that left a port, worker by worker in order.
     pub fn collect(&mut self, port: PortId) -> Vec<Vec<u8>> {
-        (0..self.workers.len()).flat_map(|worker| self.collect_at(port, worker)).map(|(bytes, _)| bytes).collect()
+        (0..self.workers()).flat_map(|worker| self.collect_at(port, worker)).map(|(bytes, _)| bytes).collect()
     }
 
     /// Takes what left a port on the queue of one worker, with what was left to the device.
@@ -204,9 +207,28 @@ impl World {
         lanes
     }
 
-    /// How many workers there are.
+    /// Takes the workers out, to run each on a thread of its own with [`Worker::serve`]; [`World::step`] then moves nobody. They are
+    /// stopped through [`World::mailbox`] and brought back with [`World::return_workers`].
+    pub fn take_workers(&mut self) -> Vec<Worker> {
+        std::mem::take(&mut self.workers)
+    }
+
+    /// Brings the workers back, in their order, once they have stopped.
+    pub fn return_workers(&mut self, workers: Vec<Worker>) {
+        self.workers = workers;
+    }
+
+    /// A worker's mailbox, with the bell that rouses it.
+    ///
+    /// # Panics
+    /// When there is no worker of this number.
+    pub fn mailbox(&self, worker: usize) -> Arc<Mailbox> {
+        self.mailboxes[worker].clone()
+    }
+
+    /// How many workers there are, here or on threads of their own.
     pub fn workers(&self) -> usize {
-        self.workers.len()
+        self.counters.len()
     }
 
     /// What the workers share: ports, routes as they see them, the seed of the flow hash.

@@ -50,7 +50,7 @@ impl Closed {
 impl World {
     fn counters(&self) -> impl Iterator<Item = &WorkerCounters> {
         let host = self.host.iter().map(|host| &*host.counters);
-        self.workers.iter().map(|w| &**w.counters()).chain(host)
+        self.counters.iter().map(|c| &**c).chain(host)
     }
 
     /// The sums of promise 2, over all workers and the host.

@@ -116,6 +116,70 @@ pub fn jumbo_frames_pass_as_chains_and_are_cut_from_chains() {
 }
 
 #[test]
+pub fn super_packets_pass_whole_where_both_ports_take_them() {
+    use ferrule_dataplane::packet::{GsoKind, Offload};
+    let plan = |name: &str, v4: &str, v6: &str| {
+        PortPlan::new(name).offload().address(v4.parse().unwrap()).address(v6.parse().unwrap())
+    };
+    let mut world = world(
+        World::builder()
+            .port(plan("a", "198.18.0.1/24", "2001:db8:a::1/64"))
+            .port(plan("b", "198.19.0.1/24", "2001:db8:b::1/64"))
+            .port(plan("c", "198.51.100.1/24", "2001:db8:c::1/64").mtu(600)),
+    );
+    for to in ["198.51.100.9", "2001:db8:c::9"] {
+        world.table.neighbor_set(SMALL, ip(to), Some(MAC_B9)).unwrap();
+    }
+    for (from, to, small, l4, gso_kind, kind) in [
+        ("198.18.0.9", "203.0.113.5", "198.51.100.9", 34, GsoKind::TcpV4, (3, 4)),
+        ("2001:db8:a::9", "2001:db8:f::5", "2001:db8:c::9", 54, GsoKind::TcpV6, (2, 0)),
+    ] {
+        let offload = Offload { csum_start: l4, csum_offset: 16, gso_size: 1400, gso_kind, gso_ecn: false };
+        let mut p = packet(from, to).tcp(5000, 80, 0x10);
+        p.payload.resize(20 + 20_000, 7);
+        let frame = p.at_a(&world);
+        assert!(world.inject_at(A, 0, &frame, offload));
+        world.settle();
+        assert_eq!(world.collect_at(B, 0), [(forwarded(&frame, MAC_B9, world.mac(B)), offload)]);
+        // Its segments are longer than the small port's MTU: its sender is told, as for one packet.
+        p.destination = ip(small);
+        let frame = p.at_a(&world);
+        assert!(world.inject_at(A, 0, &frame, offload));
+        world.settle();
+        let told = error(&world.collect(A)[0]);
+        assert_eq!((told.kind, told.word), (kind, if l4 == 34 { 600 } else { 1280 }));
+    }
+    assert!(world.collect(SMALL).is_empty());
+    assert_eq!(check(world).dropped["fragmentation_needed"], 2);
+}
+
+#[test]
+pub fn a_checksum_left_to_the_device_is_made_where_the_next_port_has_none() {
+    use ferrule_dataplane::packet::Offload;
+    let mut world = two();
+    for (from, to, l4) in [("198.18.0.9", "203.0.113.5", 34), ("2001:db8:a::9", "2001:db8:f::5", 54)] {
+        for (p, at) in [(packet(from, to).udp(1, 2, 101), 6), (packet(from, to).tcp(1, 2, 0x10), 16)] {
+            let whole = p.at_a(&world);
+            // What a local stack leaves there: the pseudo-header's sum. Summed over the rest it must give the right value.
+            let mut partial = whole.clone();
+            let field = l4 + at;
+            let mut rest = whole[l4..].to_vec();
+            rest[at..at + 2].fill(0);
+            let right = u16::from_be_bytes([whole[field], whole[field + 1]]);
+            let sum = u32::from(!right) + u32::from(checksum(&rest));
+            let pseudo = (sum & 0xffff) + (sum >> 16);
+            partial[field..field + 2].copy_from_slice(&(pseudo as u16).to_be_bytes());
+            let offload = Offload { csum_start: l4 as u16, csum_offset: at as u16, ..Offload::NONE };
+            assert!(world.inject_at(A, 0, &partial, offload));
+            world.settle();
+            let out = forwarded(&whole, MAC_B9, world.mac(B));
+            assert_eq!(world.collect_at(B, 0), [(out, Offload::NONE)]);
+        }
+    }
+    check(world);
+}
+
+#[test]
 pub fn fragments_pass_and_are_cut_again() {
     let mut world = with_small(300);
     let mut p = packet("198.18.0.9", "198.51.100.9").udp(1, 2, 800);

@@ -85,6 +85,35 @@ pub fn unknown_and_deep_tags_are_dropped() {
 }
 
 #[test]
+pub fn a_port_that_is_set_down_takes_nothing_in() {
+    let mut world = vlans();
+    let plain = packet("198.18.0.9", "203.0.113.5").at_a(&world);
+    let inside = tagged(&packet("10.10.0.9", "203.0.113.5").at_a(&world), &[(0x8100, 10)]);
+    let set = |world: &World, port, enabled| world.shared().ports.get(port).unwrap().set_enabled(enabled);
+    set(&world, A10, false);
+    dropped(&mut world, A, &inside, "port_down");
+    send(&mut world, A, &plain);
+    assert_eq!(world.collect(B).len(), 1, "the port itself goes on");
+    set(&world, A10, true);
+    set(&world, A, false);
+    dropped(&mut world, A, &plain, "port_down");
+    set(&world, A, true);
+    send(&mut world, A, &plain);
+    send(&mut world, A, &inside);
+    assert_eq!(world.collect(B).len(), 2);
+    check(world);
+    // Without VLANs packets have a shorter way.
+    let mut world = two();
+    set(&world, A, false);
+    let plain = packet("198.18.0.9", "203.0.113.5").at_a(&world);
+    dropped(&mut world, A, &plain, "port_down");
+    set(&world, A, true);
+    send(&mut world, A, &plain);
+    assert_eq!(world.collect(B).len(), 1);
+    check(world);
+}
+
+#[test]
 pub fn errors_about_a_vlan_packet_go_back_with_its_tag() {
     let mut world = vlans();
     let p = packet("10.10.0.9", "192.0.2.1");

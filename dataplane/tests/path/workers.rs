@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use ferrule_dataplane::batch::Batch;
+use ferrule_dataplane::fib::{MacAddress, RouteKind};
 use ferrule_dataplane::packet::{Offload, Packet};
 use ferrule_dataplane::stage::{Context, Hook, Stage};
 use ferrule_dataplane::verdict::DropReason;
-use ferrule_dataplane::worker::{Command, Dispatch};
+use ferrule_dataplane::worker::{Command, Dispatch, Poll};
 use ferrule_dataplane::world::World;
 
 use crate::common::*;
@@ -162,6 +164,54 @@ pub fn a_worker_without_a_transmit_queue_sends_through_another() {
     world.settle();
     assert_eq!((world.collect_at(B, 0).len(), world.collect_at(B, 1).len()), (100, 0));
     check(world);
+}
+
+/// Two threads that sleep when there is nothing, fed in bursts, while routes and neighbours change under them.
+#[test]
+pub fn on_threads_of_their_own_nothing_is_lost_while_tables_change() {
+    let builder =
+        ports().workers(2).real_time().buffers(2048, 4096).options(|o| (o.flow_owner, o.poll) = (true, Poll::Adaptive));
+    let mut world = world(builder);
+    let other = MacAddress([2, 0, 0, 0, 0xb, 8]);
+    world.table.neighbor_set(B, ip("198.19.0.8"), Some(other)).unwrap();
+    let frames: Vec<_> = (0..64u16).map(|n| packet("198.18.0.9", "203.0.113.5").udp(n, 53, 4).at_a(&world)).collect();
+    let threads: Vec<_> = world
+        .take_workers()
+        .into_iter()
+        .map(|mut worker| {
+            std::thread::spawn(move || {
+                worker.serve();
+                worker
+            })
+        })
+        .collect();
+    let limit = Instant::now() + Duration::from_secs(60);
+    let (mut sent, mut received) = (0, 0);
+    for round in 0..300u32 {
+        for (n, frame) in frames.iter().enumerate() {
+            sent += usize::from(world.inject_at(A, n % 2, frame, Offload::NONE));
+        }
+        (0..2).for_each(|worker| world.mailbox(worker).bell.wake());
+        let gateway = if round % 2 == 0 { "198.19.0.8" } else { "198.19.0.9" };
+        route(&mut world, "203.0.113.0/24", RouteKind::via(B, ip(gateway)));
+        route(&mut world, &format!("203.0.113.{}/32", round % 200), RouteKind::via(B, ip("198.19.0.9")));
+        if round % 3 == 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        while received < sent && Instant::now() < limit {
+            let out = world.collect(B);
+            assert!(out.iter().all(|f| f[..6] == MAC_B9.0 || f[..6] == other.0), "whole MACs only");
+            received += out.len();
+        }
+    }
+    (0..2).for_each(|worker| assert!(world.mailbox(worker).send(Command::Stop).is_ok()));
+    let workers = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    world.return_workers(workers);
+    assert_eq!((received, sent), (300 * 64, 300 * 64));
+    let sleeps: u64 = (0..2).map(|n| world.worker(n).counters().sleeps.get()).sum();
+    let totals = check(world);
+    assert!(totals.dropped.is_empty() && totals.handed_over.0 > 0, "{totals:?}");
+    println!("{sleeps} sleeps");
 }
 
 #[test]

@@ -18,11 +18,13 @@ use ferrule_dataplane::port::tapdev::{self, Carrier, TapFraming};
 use ipnetwork::IpNetwork;
 pub(super) use nic::strips_tags;
 use nic::{Found, INHERITED, SUFFIX, examine, find, is_tun, no_device, quiet, restore_link};
+pub use record::{ChosenRecords, OwnRecords, RecordKeeper};
 use record::{HostRecord, Record};
 use rtnl::{Dad, Rtnl, Scope};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What becomes of the NIC when we end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,6 +94,7 @@ pub struct HostInterface {
     control: OwnedFd,
     record: Record,
     record_path: PathBuf,
+    keeper: Arc<dyn RecordKeeper>,
 }
 
 impl HostInterface {
@@ -114,10 +117,10 @@ impl HostInterface {
             Found::Fresh(link) => {
                 let nic = examine(&mut rtnl, &link)?;
                 let record = Record::new(name, Some(nic));
-                record.store(&path)?;
+                record.store(&OwnRecords, &path)?;
                 (record, false)
             }
-            Found::Left(record) => (record, true),
+            Found::Left(record) => (*record, true),
         };
         let result = Self::build(&mut rtnl, record.clone(), path.clone(), options, filter);
         let (interface, mut warnings) = match result {
@@ -127,7 +130,7 @@ impl HostInterface {
                     // Half a takeover would leave the box without its address: undo it.
                     let _ = restore_link(&mut rtnl, name, nic, filter);
                     rtnl.put_routes(&nic.configuration, nic.ifindex, nic.ifindex);
-                    let _ = Record::remove(&path);
+                    let _ = OwnRecords.remove(&path);
                 }
                 return Err(error);
             }
@@ -229,7 +232,8 @@ impl HostInterface {
         }
         rtnl.change(ifindex, (libc::IFF_UP, libc::IFF_UP), |_| {})
             .map_err(|error| KernelError::netlink(format!("setting {name} up"), error))?;
-        let interface = HostInterface { name, ifindex, mac: role.mac, queues, control, record, record_path };
+        let keeper = Arc::new(OwnRecords);
+        let interface = HostInterface { name, ifindex, mac: role.mac, queues, control, record, record_path, keeper };
         Ok((interface, warnings))
     }
 
@@ -256,6 +260,11 @@ impl HostInterface {
     /// Gives the TAP's descriptors away, one for each queue; empty the second time.
     pub fn take_queues(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.queues)
+    }
+
+    /// Writes its record through another from now on.
+    pub fn keep_record_through(&mut self, keeper: Arc<dyn RecordKeeper>) {
+        self.keeper = keeper;
     }
 
     /// Shows the NIC's carrier on the TAP, so that routing daemons see a lost link.
@@ -285,7 +294,7 @@ impl HostInterface {
         let host = Some(HostRecord { ifindex: self.ifindex, configuration });
         if self.record.host != host {
             self.record.host = host;
-            self.record.store(&self.record_path)?;
+            self.record.store(&*self.keeper, &self.record_path)?;
         }
         Ok(())
     }
@@ -307,7 +316,7 @@ impl HostInterface {
         nic.configuration = if was == link.ifindex { nic.configuration } else { fresh.configuration };
         filter.unsilence(&nic.phy_name)?;
         self.record.nic = Some(nic.clone());
-        self.record.store(&self.record_path)?;
+        self.record.store(&*self.keeper, &self.record_path)?;
         quiet(&mut rtnl, &link.name, &nic, options, filter)
     }
 }
@@ -336,7 +345,7 @@ pub fn release_all(
             // The next start puts the addresses back.
             first_error = first_error.or(interface.refresh_record().err());
         }
-        let HostInterface { name, ifindex, record, record_path, .. } = interface;
+        let HostInterface { name, ifindex, record, record_path, keeper, .. } = interface;
         match rtnl.delete_link(ifindex) {
             Err(error) if error.raw_os_error() != Some(libc::ENODEV) => {
                 first_error = first_error.or(Some(KernelError::netlink(format!("removing the TAP {name}"), error)));
@@ -346,7 +355,7 @@ pub fn release_all(
         }
         let Some(nic) = record.nic else {
             if on_exit == OnExit::Kernel {
-                first_error = first_error.or(Record::remove(&record_path).err());
+                first_error = first_error.or(keeper.remove(&record_path).err());
             }
             continue;
         };
@@ -356,14 +365,14 @@ pub fn release_all(
                 .map_err(|error| KernelError::netlink(format!("setting {} down", nic.phy_name), error)),
             OnExit::Kernel => restore_link(&mut rtnl, &name, &nic, filter).map(|mut messages| {
                 refused.append(&mut messages);
-                restored.push((nic, record_path));
+                restored.push((nic, record_path, keeper));
             }),
         };
         first_error = first_error.or(result.err());
     }
-    for (nic, path) in restored {
+    for (nic, path, keeper) in restored {
         refused.extend(rtnl.put_routes(&nic.configuration, nic.ifindex, nic.ifindex));
-        first_error = first_error.or(Record::remove(&path).err());
+        first_error = first_error.or(keeper.remove(&path).err());
     }
     first_error.map_or(Ok(refused), Err)
 }
@@ -377,13 +386,17 @@ pub fn restore_left(name: &str, state_directory: &Path) -> Result<Vec<String>, K
     let mut filter = KernelFilter::open()?;
     let mut rtnl = Rtnl::open()?;
     let path = Record::path(state_directory, name);
-    let Found::Left(Record { nic: Some(nic), .. }) = find(&mut rtnl, name, Record::load(&path)?)? else {
+    let left = match find(&mut rtnl, name, Record::load(&path)?)? {
+        Found::Left(record) => record.nic,
+        Found::Fresh(_) => None,
+    };
+    let Some(nic) = left else {
         let why = "it has its own name and no record of ours: nothing to give back".to_owned();
         return Err(KernelError::Taken { name: name.to_owned(), why });
     };
     let mut refused = restore_link(&mut rtnl, name, &nic, &mut filter)?;
     refused.extend(rtnl.put_routes(&nic.configuration, nic.ifindex, nic.ifindex));
-    Record::remove(&path)?;
+    OwnRecords.remove(&path)?;
     Ok(refused)
 }
 

@@ -24,7 +24,7 @@ pub(super) enum Found {
     /// The NIC under its own name.
     Fresh(Link),
     /// The NIC as a killed process, or one that exited closed, left it.
-    Left(Record),
+    Left(Box<Record>),
 }
 
 pub(super) fn find(rtnl: &mut Rtnl, name: &str, record: Option<Record>) -> Result<Found, KernelError> {
@@ -40,11 +40,11 @@ pub(super) fn find(rtnl: &mut Rtnl, name: &str, record: Option<Record>) -> Resul
         )),
         // Killed in the middle of taking over or of restoring: the record knows what was there before.
         (Some(link), None) if recorded == Some(link.ifindex) => {
-            record.map_or(Ok(Found::Fresh(link)), |r| Ok(Found::Left(r)))
+            record.map_or(Ok(Found::Fresh(link)), |r| Ok(Found::Left(Box::new(r))))
         }
         (Some(link), None) => Ok(Found::Fresh(link)),
         (None, Some(link)) => match record {
-            Some(record) if recorded == Some(link.ifindex) => Ok(Found::Left(record)),
+            Some(record) if recorded == Some(link.ifindex) => Ok(Found::Left(Box::new(record))),
             _ => taken(format!("{phy_name} exists without a record of ours; type: ip link set {phy_name} name {name}")),
         },
         (None, None) => Err(no_device(name, &links)),

@@ -70,31 +70,100 @@ impl Record {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(KernelError::file(path, error)),
         };
-        let broken = |why: String| KernelError::Record { path: path.to_owned(), why };
-        let record: Record = serde_json::from_str(&text).map_err(|error| broken(error.to_string()))?;
-        if record.version != VERSION {
-            return Err(broken(format!("its version is {}, this ferrule writes {VERSION}", record.version)));
-        }
+        let record = Record::parse(&text).map_err(|why| KernelError::Record { path: path.to_owned(), why })?;
         Ok(Some(record).filter(|record| record.boot == boot()))
     }
 
     /// Writes the record, whole or not at all.
-    pub(crate) fn store(&self, path: &Path) -> Result<(), KernelError> {
+    pub(crate) fn store(&self, keeper: &dyn RecordKeeper, path: &Path) -> Result<(), KernelError> {
+        let text =
+            serde_json::to_string_pretty(self).map_err(|error| KernelError::file(path, io::Error::from(error)))?;
+        keeper.store(path, &text)
+    }
+
+    /// Reads a record from its text; what could lead a later start out of the settings of one interface is refused.
+    fn parse(text: &str) -> Result<Record, String> {
+        let record: Record = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if record.version != VERSION {
+            return Err(format!("its version is {}, this ferrule writes {VERSION}", record.version));
+        }
+        match record.nic.iter().flat_map(|nic| &nic.settings).find(|setting| !setting.is_sane()) {
+            Some(setting) => Err(format!("{}/{} is no setting of an interface", setting.tree, setting.key)),
+            None => Ok(record),
+        }
+    }
+}
+
+/// Where records are written: by ourselves, or by a privileged helper once we may not.
+pub trait RecordKeeper: std::fmt::Debug + Send + Sync {
+    /// Writes a record, whole or not at all.
+    ///
+    /// # Errors
+    /// [`KernelError::File`] and others, when it was not written.
+    fn store(&self, path: &Path, text: &str) -> Result<(), KernelError>;
+
+    /// Removes a record; one that is not there is no error.
+    ///
+    /// # Errors
+    /// [`KernelError::File`] and others, when it is still there.
+    fn remove(&self, path: &Path) -> Result<(), KernelError>;
+}
+
+/// Records written by this process.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OwnRecords;
+
+impl RecordKeeper for OwnRecords {
+    fn store(&self, path: &Path, text: &str) -> Result<(), KernelError> {
         let fail = |error| KernelError::file(path, error);
         let directory = path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(directory).map_err(fail)?;
         let draft = path.with_extension("new");
-        let text = serde_json::to_string_pretty(self).map_err(|error| fail(error.into()))?;
         let mut file = fs::File::create(&draft).map_err(fail)?;
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(fail)?;
         fs::rename(&draft, path).map_err(fail)
     }
 
-    pub(crate) fn remove(path: &Path) -> Result<(), KernelError> {
+    fn remove(&self, path: &Path) -> Result<(), KernelError> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(KernelError::file(path, error)),
             _ => Ok(()),
         }
+    }
+}
+
+/// The records of these interfaces and no others, for a helper that keeps them on behalf of a process it does not trust.
+#[derive(Debug)]
+pub struct ChosenRecords {
+    paths: Vec<(String, PathBuf)>,
+}
+
+impl ChosenRecords {
+    /// Those of `names`, host interfaces of the calling thread's network namespace.
+    pub fn new(directory: &Path, names: &[String]) -> ChosenRecords {
+        ChosenRecords { paths: names.iter().map(|name| (name.clone(), Record::path(directory, name))).collect() }
+    }
+
+    fn name(&self, path: &Path) -> Result<&str, KernelError> {
+        let found = self.paths.iter().find(|(_, chosen)| chosen == path).map(|(name, _)| name.as_str());
+        found.ok_or_else(|| KernelError::Record { path: path.to_owned(), why: "it is no record of a port".to_owned() })
+    }
+}
+
+impl RecordKeeper for ChosenRecords {
+    fn store(&self, path: &Path, text: &str) -> Result<(), KernelError> {
+        let name = self.name(path)?;
+        let broken = |why| KernelError::Record { path: path.to_owned(), why };
+        let record = Record::parse(text).map_err(broken)?;
+        if record.name != name {
+            return Err(broken(format!("it is about {}, not {name}", record.name)));
+        }
+        record.store(&OwnRecords, path)
+    }
+
+    fn remove(&self, path: &Path) -> Result<(), KernelError> {
+        self.name(path)?;
+        OwnRecords.remove(path)
     }
 }
 
@@ -107,4 +176,44 @@ fn network_namespace() -> String {
     let link = fs::read_link("/proc/thread-self/ns/net").unwrap_or_default();
     let text = link.to_string_lossy().into_owned();
     text.chars().filter(char::is_ascii_digit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(name: &str, tree: &str, key: &str) -> String {
+        let nic = NicRecord {
+            ifindex: 7,
+            phy_name: format!("{name}.phy"),
+            mac: None,
+            mtu: 1500,
+            flags: 0,
+            settings: vec![Setting::new(tree, key, 1)],
+            stripping: Vec::new(),
+            configuration: Configuration::default(),
+        };
+        serde_json::to_string(&Record::new(name, Some(nic))).unwrap()
+    }
+
+    #[test]
+    fn a_helper_keeps_the_records_of_its_ports_alone() {
+        let directory = std::env::temp_dir().join(format!("ferrule-records-{}", std::process::id()));
+        let keeper = ChosenRecords::new(&directory, &["em0".to_owned()]);
+        let path = Record::path(&directory, "em0");
+        keeper.store(&path, &record("em0", "ipv4/conf", "rp_filter")).unwrap();
+        assert_eq!(Record::load(&path).unwrap().unwrap().name, "em0");
+
+        let refused = |path: &Path, text: &str| keeper.store(path, text).unwrap_err().to_string();
+        assert!(refused(&directory.join("passwd"), &record("em0", "ipv4/conf", "rp_filter")).contains("no record"));
+        assert!(refused(&path, &record("em1", "ipv4/conf", "rp_filter")).contains("not em0"));
+        for (tree, key) in [("../../etc", "rp_filter"), ("ipv4/conf", "../../../../../etc/passwd"), ("ipv4/conf", "")] {
+            assert!(refused(&path, &record("em0", tree, key)).contains("no setting"), "{tree} {key}");
+        }
+        assert!(refused(&path, "{}").contains("missing field"));
+        assert!(keeper.remove(&directory.join("passwd")).is_err());
+        keeper.remove(&path).unwrap();
+        assert!(Record::load(&path).unwrap().is_none());
+        fs::remove_dir(&directory).unwrap();
+    }
 }

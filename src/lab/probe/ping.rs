@@ -5,22 +5,25 @@ use crate::lab::{Host, LabError};
 use std::net::IpAddr;
 use std::time::Duration;
 
+/// Requests sent at once: no more than routers hold for a neighbour that they do not know yet.
+const AT_ONCE: u32 = 3;
+
 /// A ping to be run.
 #[derive(Debug, Clone)]
 pub struct Ping {
     to: IpAddr,
     count: u32,
     size: u32,
-    interval_ms: u32,
+    interval_ms: Option<u32>,
     dont_fragment: bool,
     ttl: Option<u8>,
     wait_s: u32,
 }
 
 impl Ping {
-    /// Three echo requests of 56 bytes, 10 ms apart.
+    /// Three echo requests of 56 bytes, sent at once; when more are asked for, the rest follows 100 ms apart.
     pub fn new(to: impl Into<IpAddr>) -> Ping {
-        Ping { to: to.into(), count: 3, size: 56, interval_ms: 10, dont_fragment: false, ttl: None, wait_s: 1 }
+        Ping { to: to.into(), count: 3, size: 56, interval_ms: None, dont_fragment: false, ttl: None, wait_s: 1 }
     }
 
     /// How many echo requests.
@@ -37,10 +40,11 @@ impl Ping {
         self
     }
 
-    /// Milliseconds between requests.
+    /// Milliseconds between requests. Once there was an answer, ping waits no longer than this (or two round trips) for the
+    /// last one: on a busy machine, a short interval loses an answer that would have come.
     #[must_use]
     pub fn interval_ms(mut self, interval_ms: u32) -> Ping {
-        self.interval_ms = interval_ms;
+        self.interval_ms = Some(interval_ms);
         self
     }
 
@@ -67,7 +71,11 @@ impl Ping {
         let mut option = |name: &str, value: String| words.extend([name.to_string(), value]);
         option("-c", self.count.to_string());
         option("-s", self.size.to_string());
-        option("-i", format!("{}.{:03}", self.interval_ms / 1000, self.interval_ms % 1000));
+        let interval = self.interval_ms.unwrap_or(if self.count <= AT_ONCE { 1000 } else { 100 });
+        option("-i", format!("{}.{:03}", interval / 1000, interval % 1000));
+        if self.interval_ms.is_none() {
+            option("-l", AT_ONCE.to_string());
+        }
         option("-W", self.wait_s.to_string());
         option("-M", if self.dont_fragment { "do" } else { "dont" }.to_string());
         if let Some(ttl) = self.ttl {
@@ -75,7 +83,7 @@ impl Ping {
         }
         words.push(self.to.to_string());
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let sending = Duration::from_millis(u64::from(self.count) * u64::from(self.interval_ms));
+        let sending = Duration::from_millis(u64::from(self.count) * u64::from(interval));
         let done = host.run(&words, sending + Duration::from_secs(20))?;
         PingReport::parse(&format!("{}{}", done.stdout, done.stderr))
     }

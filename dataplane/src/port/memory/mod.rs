@@ -1,5 +1,7 @@
 //! Memory port: a lock-free single-producer, single-consumer ring in each direction, between workers, generators and sinks.
 //!
+//! A worker that may be asleep is roused with its own bell ([`crate::worker::Mailbox::bell`]) after a push.
+//!
 //! The frames stay where they are; only their owner changes.
 
 pub mod ring;
@@ -40,6 +42,10 @@ impl RxQueue for Receive {
         Ok(self.ring.pop_each(max.min(batch.room()), |t| {
             let _ = batch.push_with(|| Packet::new(t.frame, t.offload, port));
         }))
+    }
+
+    fn arm(&mut self) -> bool {
+        !self.ring.is_empty()
     }
 
     fn close(&mut self, pool: &mut Pool) {

@@ -27,8 +27,9 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
     fn slot(&self, at: usize) -> *mut T {
-        // The length is a power of two, so the mask keeps every counter inside.
-        self.slots[at & (self.slots.len() - 1)].get().cast()
+        // The length is a power of two, so the mask keeps every counter inside. From the start of the slice, not of one slot: runs of
+        // slots are copied through this pointer.
+        UnsafeCell::raw_get(self.slots.as_ptr().wrapping_add(at & (self.slots.len() - 1))).cast()
     }
 }
 

@@ -164,6 +164,20 @@ pub struct OpenPort {
 /// # Errors
 /// See [`OpenError`]; nothing stays open then.
 pub fn open(options: &PacketOptions, port: PortId, dropped: IngressDropped) -> Result<OpenPort, OpenError> {
+    open_with(options, port, dropped, &mut sys::open_socket)
+}
+
+/// [`open`] with sockets of another's making. CAP_NET_RAW is needed to make an AF_PACKET socket and for nothing after that: a
+/// daemon that has given it up gets them, each as [`sys::open_socket`] makes it, from its privileged helper.
+///
+/// # Errors
+/// See [`OpenError`]; nothing stays open then.
+pub fn open_with(
+    options: &PacketOptions,
+    port: PortId,
+    dropped: IngressDropped,
+    sockets: &mut dyn FnMut() -> io::Result<OwnedFd>,
+) -> Result<OpenPort, OpenError> {
     let interface = &options.interface;
     if !(1..=256).contains(&options.queues) {
         return Err(OpenError::Queues(options.queues));
@@ -181,7 +195,7 @@ pub fn open(options: &PacketOptions, port: PortId, dropped: IngressDropped) -> R
             _ => OpenError::System { interface: interface.clone(), call, source },
         }
     };
-    let first = sys::open_socket().map_err(failed("socket"))?;
+    let first = sockets().map_err(failed("socket"))?;
     let facts = sys::interface_facts(&first, interface).map_err(failed("interface look-up"))?;
     if facts.hardware != receive::ARPHRD_ETHER {
         return Err(OpenError::NotEthernet(interface.clone(), facts.hardware));
@@ -190,14 +204,14 @@ pub fn open(options: &PacketOptions, port: PortId, dropped: IngressDropped) -> R
 
     let mut rings = Vec::with_capacity(options.queues);
     for _ in 0..options.queues {
-        rings.push(open_receive_ring(options, &facts).map_err(failed("receive ring"))?);
+        rings.push(open_receive_ring(options, &facts, sockets).map_err(failed("receive ring"))?);
     }
     if rings.len() > 1 {
         join_fanout(options.fanout, &rings).map_err(failed("PACKET_FANOUT"))?;
     }
     let mut transmits = Vec::with_capacity(options.queues);
     for _ in 0..options.queues {
-        transmits.push(open_transmit(options, &facts).map_err(failed("transmit ring"))?);
+        transmits.push(open_transmit(options, &facts, sockets).map_err(failed("transmit ring"))?);
     }
     // The whole group stands: open the gates.
     for ring in &rings {
@@ -223,9 +237,13 @@ pub fn open(options: &PacketOptions, port: PortId, dropped: IngressDropped) -> R
 }
 
 /// A bound receive ring behind a filter that lets nothing through yet.
-fn open_receive_ring(options: &PacketOptions, facts: &InterfaceFacts) -> io::Result<receive::ReceiveRing> {
+fn open_receive_ring(
+    options: &PacketOptions,
+    facts: &InterfaceFacts,
+    sockets: &mut dyn FnMut() -> io::Result<OwnedFd>,
+) -> io::Result<receive::ReceiveRing> {
     const NOTHING: [libc::sock_filter; 1] = [sys::instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0)];
-    let fd = sys::open_socket()?;
+    let fd = sockets()?;
     sys::attach_filter(&fd, &NOTHING)?;
     sys::set_packet_option(&fd, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
     let bytes = match options.receive_bytes {
@@ -257,9 +275,13 @@ fn join_fanout(fanout: Fanout, rings: &[receive::ReceiveRing]) -> io::Result<()>
 }
 
 /// The transmit ring and the socket for super-packets. Neither receives anything (protocol 0).
-fn open_transmit(options: &PacketOptions, facts: &InterfaceFacts) -> io::Result<(transmit::TransmitRing, OwnedFd)> {
-    let open = || {
-        let fd = sys::open_socket()?;
+fn open_transmit(
+    options: &PacketOptions,
+    facts: &InterfaceFacts,
+    sockets: &mut dyn FnMut() -> io::Result<OwnedFd>,
+) -> io::Result<(transmit::TransmitRing, OwnedFd)> {
+    let mut open = || {
+        let fd = sockets()?;
         // Beyond the system's limit with CAP_NET_ADMIN, else up to it: less room means Busy sooner, nothing worse.
         const BUFFER: i32 = 16 << 20;
         if sys::set_socket_option(&fd, libc::SO_SNDBUFFORCE, &BUFFER).is_err() {

@@ -65,6 +65,16 @@ impl Acquired {
         (text, descriptors)
     }
 
+    /// [`Acquired::to_message`] with descriptors of the message's own, so that nothing of the port stays here.
+    ///
+    /// # Errors
+    /// When descriptors run out.
+    pub fn into_message(self) -> io::Result<(String, Vec<OwnedFd>)> {
+        let (text, descriptors) = self.to_message();
+        let descriptors = descriptors.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>()?;
+        Ok((text, descriptors))
+    }
+
     /// The other end of [`Acquired::to_message`]: the daemon trusts its helper for the descriptors' kinds.
     ///
     /// # Errors

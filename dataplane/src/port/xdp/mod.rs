@@ -22,5 +22,5 @@ mod tests;
 mod umem;
 
 pub use acquire::Acquired;
-pub use port::{Inspection, XdpConfig, XdpError, XdpPort, XdpReport, ZeroCopy};
+pub use port::{Claim, Inspection, XdpConfig, XdpError, XdpPort, XdpReport, ZeroCopy};
 pub use umem::{CopyMode, RingSizes, Umem};

@@ -4,7 +4,7 @@
 //! as long as the [`XdpPort`] or one of its queues lives.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::acquire::Acquired;
 use super::device::Device;
-use super::program::{AttachError, Fragments, ModeChoice, Redirect, Unclaimed, XdpMode};
+use super::program::{AttachError, Fragments, ModeChoice, Redirect, Unclaimed, XdpMode, claim_in};
 use super::queue::{QueueSettings, halves};
 use super::sys::{BusyPoll, XskSocket};
 use super::umem::{Bound, CopyMode, RingSizes, Umem};
@@ -156,6 +156,9 @@ pub struct XdpReport {
     pub replaced_program: Option<u32>,
 }
 
+/// Puts a socket into a redirect program's map: the map, the queue, the socket.
+pub type Claim<'a> = dyn FnMut(BorrowedFd<'_>, u32, BorrowedFd<'_>) -> io::Result<()> + 'a;
+
 /// A device opened as a port. Its queues work for themselves; this is the handle to look at it with.
 #[derive(Debug)]
 pub struct XdpPort {
@@ -184,7 +187,7 @@ impl XdpPort {
         Self::assemble(config, Acquired::acquire(config)?, umem)
     }
 
-    /// The second half of [`XdpPort::open`], which needs no privilege.
+    /// The second half of [`XdpPort::open`], which needs no privilege on kernels from 5.19.
     ///
     /// # Errors
     /// [`XdpError`].
@@ -192,6 +195,20 @@ impl XdpPort {
         config: &XdpConfig,
         acquired: Acquired,
         umem: &Arc<Umem>,
+    ) -> Result<(Self, Vec<QueuePair>), XdpError> {
+        Self::assemble_with(config, acquired, umem, &mut claim_in)
+    }
+
+    /// [`XdpPort::assemble`] where `claim` puts a socket into the program's map at its queue's place ([`claim_in`]): for a
+    /// daemon that may not call bpf(2) any more.
+    ///
+    /// # Errors
+    /// [`XdpError`].
+    pub fn assemble_with(
+        config: &XdpConfig,
+        acquired: Acquired,
+        umem: &Arc<Umem>,
+        claim: &mut Claim<'_>,
     ) -> Result<(Self, Vec<QueuePair>), XdpError> {
         let Acquired { device, redirect, mut sockets } = acquired;
         let queues = device.receive_queues;
@@ -242,7 +259,8 @@ impl XdpPort {
             let socket = bound.socket.clone();
             let (rx, tx) = halves(bound, umem, config.rings, &settings, queue, redirect.clone())
                 .map_err(failed(queue, "map the rings"))?;
-            redirect.claim(queue, socket.as_fd()).map_err(failed(queue, "put the socket into the program's map"))?;
+            claim(redirect.map(), queue, socket.as_fd())
+                .map_err(failed(queue, "put the socket into the program's map"))?;
             pairs.push(QueuePair { port: config.port, rx: Box::new(rx), tx: Box::new(tx) });
         }
         Ok((Self { device, report, frame_max, _redirect: redirect }, pairs))

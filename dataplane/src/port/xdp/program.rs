@@ -139,7 +139,7 @@ pub struct Redirect {
 }
 
 impl Redirect {
-    /// Puts the program on `device`, with a map of `queues` entries, all empty: until [`Redirect::claim`] every frame gets
+    /// Puts the program on `device`, with a map of `queues` entries, all empty: until [`claim_in`] every frame gets
     /// `unclaimed`. `fragments` declares that frames may come in several buffers (needed above an MTU of about 3500).
     ///
     /// # Errors
@@ -185,12 +185,9 @@ impl Redirect {
         Ok(Self { map, link, mode, fallback, fragments, replaced })
     }
 
-    /// Sends the frames of `queue` to `socket`, which must be bound to that queue of the device.
-    ///
-    /// # Errors
-    /// `E2BIG` for a queue past the map, `EOPNOTSUPP` for a socket without receive ring.
-    pub fn claim(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        bpf::set_map_socket(self.map.as_fd(), queue, socket)
+    /// The map of queue sockets, for [`claim_in`] by somebody else.
+    pub fn map(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
     }
 
     /// Frames of `queue` get the `unclaimed` action again.
@@ -229,6 +226,15 @@ pub enum Fragments {
     Yes,
     /// One buffer holds the whole frame; drivers then refuse larger MTUs.
     No,
+}
+
+/// Makes the frames of `queue` go to `socket`. Whoever has the map's descriptor may do it from kernel 5.19 on; before, bpf(2) may
+/// want CAP_BPF for it (`kernel.unprivileged_bpf_disabled`).
+///
+/// # Errors
+/// `E2BIG` for a queue past the map, `EOPNOTSUPP` for a socket without receive ring, others for descriptors of something else.
+pub fn claim_in(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    bpf::set_map_socket(map, queue, socket)
 }
 
 /// `return bpf_redirect_map(&map, ctx->rx_queue_index, unclaimed)`: the low bits of the last argument are the action for a

@@ -1,8 +1,7 @@
-//! Packets that wait: for a neighbour's MAC address, or in a stage.
+//! Packets that wait for a neighbour's MAC address.
 
 #![forbid(unsafe_code)]
 
-use super::turn::Entry;
 use super::{Waits, Worker};
 use crate::fib::{AdjacencyKind, Fib};
 use crate::forward::{self, Refusal};
@@ -13,9 +12,16 @@ use crate::verdict::DropReason;
 
 impl Worker {
     /// Holds a packet whose next hop has no MAC yet.
-    pub(super) fn wait_for_neighbor(&mut self, packet: Packet) {
+    pub(super) fn wait_for_neighbor(&mut self, mut packet: Packet) {
+        let (adjacency, view) = forward::adjacency(&packet, &self.shared.fib);
         let Some(key) = next_hop(&packet, &self.shared.fib) else {
-            context!(self).discard(packet, DropReason::NoRoute);
+            // The routes changed since this packet was routed: it goes where they lead now.
+            packet.adjacency = adjacency;
+            match view.kind() {
+                AdjacencyKind::Forward => self.egress(packet),
+                AdjacencyKind::NoRoute => context!(self).discard(packet, DropReason::NoRoute),
+                _ => context!(self).discard(packet, DropReason::Unreachable),
+            }
             return;
         };
         match self.neighbors.push(key, packet, self.now) {
@@ -24,7 +30,12 @@ impl Worker {
                     self.ask(key);
                 }
             }
-            Queued::Refused(packet, reason) => context!(self).discard(packet, reason),
+            Queued::Refused { packet, reason, ask } => {
+                context!(self).discard(packet, reason);
+                if ask {
+                    self.ask(key);
+                }
+            }
         }
         self.note_waiting();
     }
@@ -74,28 +85,6 @@ impl Worker {
         let waiting = self.neighbors.held() as u64;
         self.counters.held.add(waiting.wrapping_sub(self.waiting));
         self.waiting = waiting;
-    }
-
-    /// Ends the line-up; what its stages held is dropped and counted by them.
-    pub(super) fn close_stages(&mut self) {
-        for mut stage in std::mem::take(&mut self.stages) {
-            stage.close(&mut context!(self));
-        }
-    }
-
-    pub(super) fn poll_stages(&mut self) -> usize {
-        let mut batch = std::mem::take(&mut self.out);
-        for i in 0..self.stages.len() {
-            if let Some(stage) = self.stages.get_mut(i) {
-                stage.poll(&mut batch, &mut context!(self));
-            }
-        }
-        let n = batch.len();
-        self.counters.held.add((n as u64).wrapping_neg());
-        batch.consume(|packet| self.full_one(Entry::Out, packet.take()));
-        self.out = batch;
-        self.flush();
-        n
     }
 }
 
