@@ -250,7 +250,12 @@ fn assemble(
     if let Some(n) = config.limits.adjacencies {
         limits.adjacencies = n.value as usize;
     }
-    let routing = RoutingTable::new(&domain, limits);
+    let mut routing = RoutingTable::new(&domain, limits);
+    let most = |limit: Option<u32>| limit.map_or(usize::MAX, |n| n as usize);
+    routing.limit_routes(
+        most(config.limits.ipv4_routes.map(|n| n.value)),
+        most(config.limits.ipv6_routes.map(|n| n.value)),
+    );
     let ports = PortTable::new(plan::table(&plans, !standalone));
     for plan in &plans {
         let physical = plans.get(usize::from(plan.physical.0)).unwrap_or(plan);

@@ -125,4 +125,10 @@ pub enum RouteError {
         /// Prefix that did not fit.
         prefix: Prefix,
     },
+    /// As many routes of the family as were allowed.
+    #[error("there are {most} routes of this family, the limit that was set: raise it ([limits] in gateway.toml)")]
+    LimitReached {
+        /// The limit.
+        most: usize,
+    },
 }

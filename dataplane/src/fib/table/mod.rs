@@ -60,6 +60,8 @@ pub struct RoutingTable {
     rib4: Rib<u32>,
     rib6: Rib<u128>,
     paths: Paths,
+    /// Most explicit routes, IPv4 and IPv6.
+    most: [usize; 2],
 }
 
 impl RoutingTable {
@@ -71,7 +73,7 @@ impl RoutingTable {
         let adjacencies = AdjacencyWriter::new(limits.adjacencies, limits.multipath_groups, domain);
         let fib = Arc::new(Fib { v4, v6, adjacencies: Arc::clone(adjacencies.table()) });
         let paths = Paths::new(Hops::new(adjacencies));
-        let mut table = RoutingTable { fib, fib4, fib6, rib4: Rib::new(), rib6: Rib::new(), paths };
+        let mut table = RoutingTable { fib, fib4, fib6, rib4: Rib::new(), rib6: Rib::new(), paths, most: [usize::MAX; 2] };
         for reserved in &RESERVED {
             let path = table.paths.built_in(reserved.kind);
             table.put(reserved.prefix, Route { origin: RouteOrigin::BuiltIn, metric: 0, path });
@@ -83,6 +85,11 @@ impl RoutingTable {
     /// What workers read.
     pub fn fib(&self) -> Arc<Fib> {
         Arc::clone(&self.fib)
+    }
+
+    /// Refuses explicit routes beyond so many of each family; those that are there stay. There is no limit until this is called.
+    pub fn limit_routes(&mut self, ipv4: usize, ipv6: usize) {
+        self.most = [ipv4, ipv6];
     }
 
     /// Adds a route, or gives the route of this prefix and metric another target.
@@ -99,6 +106,13 @@ impl RoutingTable {
         let before = self.adjacency_of(&old);
         self.check_room(prefix, before.is_some())?;
         let same = old.iter().find(|route| (route.origin, route.metric) == (RouteOrigin::Explicit, metric)).copied();
+        let (count, most) = match prefix {
+            Prefix::V4 { .. } => (self.rib4.explicit(), self.most[0]),
+            Prefix::V6 { .. } => (self.rib6.explicit(), self.most[1]),
+        };
+        if same.is_none() && count >= most {
+            return Err(RouteError::LimitReached { most });
+        }
         let path = self.paths.acquire(kind, same.map(|route| route.path))?;
         self.put(prefix, Route { origin: RouteOrigin::Explicit, metric, path });
         self.program(prefix, before)?;

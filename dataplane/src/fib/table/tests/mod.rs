@@ -179,6 +179,22 @@ fn a_full_adjacency_table_refuses_and_keeps_going() {
 }
 
 #[test]
+fn a_limit_on_routes_holds_for_new_ones_of_its_family() {
+    let mut table = table();
+    let there = table.counts().routes_v4;
+    table.limit_routes(there + 1, usize::MAX);
+    table.route_replace(prefix("192.0.2.0/24"), 0, RouteKind::Blackhole).unwrap();
+    let over = table.route_replace(prefix("198.51.100.0/24"), 0, RouteKind::Blackhole);
+    assert_eq!(over, Err(RouteError::LimitReached { most: there + 1 }));
+    assert_eq!(kind_of(&table.fib(), "198.51.100.1"), AdjacencyKind::NoRoute);
+    // Another target for one that is there, and the other family, are no more routes of this one.
+    table.route_replace(prefix("192.0.2.0/24"), 0, RouteKind::Prohibit).unwrap();
+    table.route_replace(prefix("2001:db8:1::/48"), 0, RouteKind::Blackhole).unwrap();
+    table.route_delete(prefix("192.0.2.0/24"), 0).unwrap();
+    table.route_replace(prefix("198.51.100.0/24"), 0, RouteKind::Blackhole).unwrap();
+}
+
+#[test]
 fn a_neighbor_is_resolved_changes_its_mac_and_goes() {
     let mut table = table();
     let fib = table.fib();
