@@ -73,7 +73,8 @@ impl RoutingTable {
         let adjacencies = AdjacencyWriter::new(limits.adjacencies, limits.multipath_groups, domain);
         let fib = Arc::new(Fib { v4, v6, adjacencies: Arc::clone(adjacencies.table()) });
         let paths = Paths::new(Hops::new(adjacencies));
-        let mut table = RoutingTable { fib, fib4, fib6, rib4: Rib::new(), rib6: Rib::new(), paths, most: [usize::MAX; 2] };
+        let mut table =
+            RoutingTable { fib, fib4, fib6, rib4: Rib::new(), rib6: Rib::new(), paths, most: [usize::MAX; 2] };
         for reserved in &RESERVED {
             let path = table.paths.built_in(reserved.kind);
             table.put(reserved.prefix, Route { origin: RouteOrigin::BuiltIn, metric: 0, path });
