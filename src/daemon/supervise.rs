@@ -11,6 +11,7 @@ use ferrule_dataplane::fib::{MacAddress, NextHop, Prefix, RouteKind, RoutingTabl
 use ferrule_dataplane::neighbor::NextHopKey;
 use ferrule_dataplane::packet::PortId;
 use ferrule_dataplane::ports::PortAddresses;
+use ferrule_dataplane::verdict::DropReason;
 use ferrule_dataplane::worker::{Command, Event};
 use ipnetwork::IpNetwork;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,6 +50,7 @@ pub fn run(core: &Core, requests: &mut [rtrb::Consumer<NextHopKey>]) {
             retry_at = Instant::now() + RETRY;
             reattach(core);
             super::gateway::take_back_unconfirmed(core);
+            explain_over_mtu(core);
         }
         let failure = lock(&core.follower).as_ref().and_then(|f| f.failure());
         if let (Some(failure), false) = (failure, follower_failed) {
@@ -56,6 +58,25 @@ pub fn run(core: &Core, requests: &mut [rtrb::Consumer<NextHopKey>]) {
             log::error(format!("routes are no longer followed: {failure}; restart ferrule"));
         }
     }
+}
+
+/// Says once why packets longer than the MTU arrive, and what to do about it.
+fn explain_over_mtu(core: &Core) {
+    if core.workers.iter().all(|w| w.counters.dropped[DropReason::OverMtuReceived as usize].get() == 0) {
+        return;
+    }
+    let statuses = lock(&core.ports).clone();
+    let carried = core.plans.iter().zip(&statuses).filter(|(plan, _)| plan.tag.is_none() && !plan.offload());
+    let nics: Vec<&str> = carried.map(|(_, status)| status.nic.as_str()).collect();
+    log::once(
+        "over_mtu_received",
+        format!(
+            "packets longer than the MTU arrive and are dropped (over_mtu_received): a driver merges frames (GRO, LRO), or the \
+             host at the other end of a veth leaves cutting to its device (TSO). Of {}: ethtool -K NIC gro off lro off; at \
+             the other end of a veth: ethtool -K PEER tso off gso off; or offload = true (driver \"packet\") passes them whole",
+            nics.join(", ")
+        ),
+    );
 }
 
 fn ask(core: &Core, key: NextHopKey) {
