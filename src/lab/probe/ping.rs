@@ -18,9 +18,9 @@ pub struct Ping {
 }
 
 impl Ping {
-    /// Three echo requests of 56 bytes, 10 ms apart.
+    /// Three echo requests of 56 bytes, 100 ms apart: ping waits as long for the last reply once it has got another one.
     pub fn new(to: impl Into<IpAddr>) -> Ping {
-        Ping { to: to.into(), count: 3, size: 56, interval_ms: 10, dont_fragment: false, ttl: None, wait_s: 1 }
+        Ping { to: to.into(), count: 3, size: 56, interval_ms: 100, dont_fragment: false, ttl: None, wait_s: 1 }
     }
 
     /// How many echo requests.
