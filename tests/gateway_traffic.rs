@@ -14,7 +14,7 @@ use ferrule::lab::probe::http::WebServer;
 use ferrule::lab::probe::iperf::{Direction, Iperf};
 use ferrule::lab::probe::ping::{Ping, PingErrorKind};
 use ferrule::lab::probe::trace;
-use ferrule::lab::{Host, Offloads, Topology};
+use ferrule::lab::{Host, Offloads, Topology, wait_until};
 use gateway_common::{Gateway, LIMIT, assert_balanced, count, ferrule, port};
 
 with_both_drivers! {
@@ -40,7 +40,7 @@ fn ping_of_every_size_passes_and_loses_one_hop(driver: &str) {
     for to in lab.both("c") {
         // 0 has no room for a time stamp; 1472 fills IPv4 and 1452 IPv6; beyond, the end hosts send fragments.
         for size in [0, 1, 2, 18, 56, 300, 1000, 1451, 1452, 1453, 1471, 1472, 1473, 2960, 9000, 65_000] {
-            let report = Ping::new(to).size(size).run(&a).unwrap();
+            let report = Ping::new(to).size(size).count(2).run(&a).unwrap();
             assert!(report.is_clean(), "{to} size {size}: {report:?}");
             assert_eq!(report.reply_ttl, Some(63), "{to}: one router on the way back");
         }
@@ -320,4 +320,25 @@ fn segments_of_super_packets_are_held_against_the_mtu() {
     assert!(!captured.frames.is_empty());
     let snapshot = assert_balanced(&lab);
     assert!(count(&snapshot.drops, "fragmentation_needed") >= 2, "{snapshot:?}");
+}
+
+/// Frames that the sender left uncut cannot leave a device that cuts nothing: they end, and the operator is told why, once.
+#[test]
+fn frames_longer_than_the_mtu_are_explained_once() {
+    let topology = Topology::new().offloads(Offloads::On);
+    let Some(mut lab) = Gateway::up(&["ping", "iperf3"], &topology, &ferrule("packet")) else { return };
+    let [a, _, c] = lab.hosts();
+    // The transfer stalls and may fail; what matters is what the gateway makes of it.
+    let _ = Iperf::tcp(lab.v4("c")).run(&a, &c);
+    let snapshot = assert_balanced(&lab);
+    assert!(count(&snapshot.drops, "over_mtu_received") > 0, "{:?}", snapshot.drops);
+    assert!(Ping::new(lab.v4("c")).run(&a).unwrap().is_clean(), "all else goes on");
+    let gateway = &mut lab.lab_mut().router()[0];
+    let told = |log: &str| log.matches("ethtool -K").count() / 2;
+    wait_until("the explanation", LIMIT, || {
+        gateway.check()?;
+        let log = gateway.log();
+        Ok(if told(&log) == 1 { Ok(()) } else { Err(log) })
+    })
+    .unwrap();
 }

@@ -99,7 +99,8 @@ labelled! {
         SourceMacGroup = "source_mac_group",
         /// An EtherType that is neither IP nor ARP (or an 802.3 length), with no host interface that wants it.
         EtherTypeUnknown = "ethertype_unknown",
-        /// Longer than the port's MTU: merged by GRO or LRO, or a wrong MTU at the peer.
+        /// Longer than the port's MTU: merged by GRO or LRO, left uncut by its sender (TSO) where the port that it leaves by has no
+        /// offload, or a wrong MTU at the peer.
         OverMtuReceived = "over_mtu_received",
         /// Shorter than the IP header it announces.
         IpTruncated = "ip_truncated",

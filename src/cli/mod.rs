@@ -245,7 +245,7 @@ pub struct StopArgs {
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo ferrule lab demo\n  sudo ferrule lab up --queues 2 --mtu 9000 --driver packet\n  \
-    sudo ferrule lab exec a ping -c 3 10.2.0.10\n  sudo ferrule lab down"
+    sudo ferrule lab exec a ping -c 3 198.19.10.2\n  sudo ferrule lab down"
 )]
 pub struct LabArgs {
     /// Name of the lab, so that several can be up

@@ -104,7 +104,7 @@ impl HostPath {
             }
             if taken.resumed {
                 self.resumed = true;
-                log::notice(format!("{}: found as a process that was killed had left it", plan.name));
+                log::notice(format!("{}: found as the last run left it", plan.name));
             }
             taps.extend(taken.interface.take_queues().into_iter().map(|fd| (plan.id, fd)));
             if let Some(place) = self.interfaces.get_mut(usize::from(plan.id.0)) {

@@ -11,7 +11,6 @@ use ferrule_config::gateway::{Gateway as Config, RouteKind as ConfigRoute};
 use ferrule_dataplane::fib::{MacAddress, NextHop, Prefix, RouteKind, RoutingTable};
 use ferrule_dataplane::neighbor::NextHopKey;
 use ferrule_dataplane::packet::PortId;
-use ferrule_dataplane::port::packet::explain_over_mtu as explain;
 use ferrule_dataplane::ports::PortAddresses;
 use ferrule_dataplane::verdict::DropReason;
 use ferrule_dataplane::worker::{Command, Event};
@@ -63,14 +62,23 @@ pub fn run(core: &Core, requests: &mut [rtrb::Consumer<NextHopKey>]) {
     }
 }
 
-/// Says once what to do about frames longer than the MTU.
+/// Says once why packets longer than the MTU arrive, and what to do about it.
 fn explain_over_mtu(core: &Core) {
-    let reason = DropReason::OverMtuReceived as usize;
-    if core.workers.iter().all(|w| w.counters.dropped[reason].get() == 0) {
+    if core.workers.iter().all(|w| w.counters.dropped[DropReason::OverMtuReceived as usize].get() == 0) {
         return;
     }
-    let nics: Vec<String> = lock(&core.ports).iter().map(|s| s.nic.clone()).filter(|n| !n.is_empty()).collect();
-    log::once("over mtu", explain(&nics.join(", ")));
+    let statuses = lock(&core.ports).clone();
+    let carried = core.plans.iter().zip(&statuses).filter(|(plan, _)| plan.tag.is_none() && !plan.offload());
+    let nics: Vec<&str> = carried.map(|(_, status)| status.nic.as_str()).collect();
+    log::once(
+        "over_mtu_received",
+        format!(
+            "packets longer than the MTU arrive and are dropped (over_mtu_received): a driver merges frames (GRO, LRO), or the \
+             host at the other end of a veth leaves cutting to its device (TSO). Of {}: ethtool -K NIC gro off lro off; at \
+             the other end of a veth: ethtool -K PEER tso off gso off; or offload = true (driver \"packet\") passes them whole",
+            nics.join(", ")
+        ),
+    );
 }
 
 fn ask(core: &Core, key: NextHopKey) {

@@ -59,9 +59,16 @@ impl Worker {
             return;
         };
         let unfinished = packet.offload.is_partial() || packet.flags.has(Flags::MAYBE_PARTIAL);
-        if unfinished && !offload && !partial::finish(self.pool.arena(), &mut packet) {
-            context!(self).discard(packet, DropReason::TxRefused);
-            return;
+        if unfinished && !offload {
+            // Its sender left the cutting of a super-packet to a device, and this port's does none.
+            let refused = match packet.offload.gso_size {
+                0 => (!partial::finish(self.pool.arena(), &mut packet)).then_some(DropReason::TxRefused),
+                _ => Some(DropReason::OverMtuReceived),
+            };
+            if let Some(reason) = refused {
+                context!(self).discard(packet, reason);
+                return;
+            }
         }
         let mut at = port;
         for _ in 0..TAGS_MAX {

@@ -299,12 +299,3 @@ fn open_transmit(
     sys::bind(&large, facts.index, 0)?;
     Ok((ring, large))
 }
-
-/// What to tell the operator, once, when [`crate::verdict::DropReason::OverMtuReceived`] is counted on a packet port.
-pub fn explain_over_mtu(interface: &str) -> String {
-    format!(
-        "{interface} receives frames longer than its MTU: its driver merges them (GRO, LRO), or the sender leaves cutting to \
-         its card (TSO over veth). Turn off GRO on {interface} (`ethtool -K {interface} gro off lro off`) and TSO on a \
-         veth peer (`ethtool -K PEER tso off gso off`), or set `offload = true` for the port to pass them on whole."
-    )
-}
