@@ -2,10 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::protocol::{Envelope, ErrorKind, PROTOCOL, Reply, Request, RouteQuery};
 use crate::failure::Failure;
@@ -165,15 +166,30 @@ impl Client {
     /// # Errors
     /// When it refuses or is still there after `patience`.
     pub fn stop(mut self, patience: Duration) -> Result<String, Failure> {
+        let until = Instant::now() + patience;
         let text = self.change(Request::Stop)?;
         let _ = self.reader.get_ref().set_read_timeout(Some(patience));
         let mut rest = String::new();
         match self.reader.read_line(&mut rest) {
-            Ok(_) => Ok(text),
-            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => Ok(text),
-            Err(_) => Err(self.broken(&format!("is still draining after {} s", patience.as_secs()))),
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {}
+            Err(_) => return Err(self.broken(&format!("is still draining after {} s", patience.as_secs()))),
         }
+        // It lets its clients go before it gives the devices back; its lock, which its helper holds too, goes last.
+        while !is_unlocked(&self.path) {
+            if Instant::now() >= until {
+                return Err(self.broken(&format!("is still giving its devices back after {} s", patience.as_secs())));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(text)
     }
+}
+
+/// Whether nobody holds the lock beside the socket; where it cannot be looked at there is nothing to wait for.
+fn is_unlocked(socket: &Path) -> bool {
+    let Ok(file) = File::open(socket.with_extension("lock")) else { return true };
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).is_ok()
 }
 
 fn explain(path: &Path, error: &io::Error) -> Failure {

@@ -358,7 +358,7 @@ fn give_up_privileges(core: &Core, identity: Become, listener: &Listener, option
             lock(&core.host).keep_records_through(&assistant);
             let report = privileges::drop(&user)?;
             log::info(format!(
-                "runs as {user} (uid {}) with {}; landlock: {}, seccomp: {}",
+                "runs as {user} (uid {}) with {}; landlock: {}, seccomp: on ({})",
                 report.uid,
                 report.capabilities.join(", "),
                 report.landlock,

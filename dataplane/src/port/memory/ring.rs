@@ -18,6 +18,8 @@ struct Padded(AtomicUsize);
 
 struct Shared<T> {
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    /// Most values at a time; there may be more slots.
+    capacity: usize,
     head: Padded,
     tail: Padded,
 }
@@ -57,12 +59,12 @@ pub struct Consumer<T> {
     tail: usize,
 }
 
-/// A ring of at least `capacity` slots (rounded up to a power of two).
+/// A ring that holds up to `capacity` values (at least one).
 pub fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
-    let capacity = capacity.max(1).next_power_of_two();
-    let slots = (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+    let capacity = capacity.max(1);
+    let slots = (0..capacity.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
     let (head, tail) = (Padded(AtomicUsize::new(0)), Padded(AtomicUsize::new(0)));
-    let shared = Arc::new(Shared { slots, head, tail });
+    let shared = Arc::new(Shared { slots, capacity, head, tail });
     (Producer { shared: shared.clone(), tail: 0, head: 0 }, Consumer { shared, head: 0, tail: 0 })
 }
 
@@ -70,7 +72,7 @@ impl<T> Producer<T> {
     /// Free slots, at least `wanted` where there are so many.
     #[inline(always)]
     fn room(&mut self, wanted: usize) -> usize {
-        let capacity = self.shared.slots.len();
+        let capacity = self.shared.capacity;
         if capacity - self.tail.wrapping_sub(self.head) < wanted {
             self.head = self.shared.head.0.load(Ordering::Acquire);
         }
