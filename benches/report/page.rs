@@ -69,8 +69,7 @@ fn figure(value: f64) -> String {
 }
 
 fn circumstances(bench: &Bench) -> Vec<(&'static str, String)> {
-    let cores = machine::cores();
-    let list: Vec<String> = cores.iter().map(usize::to_string).collect();
+    let list: Vec<String> = bench.cores.iter().map(usize::to_string).collect();
     let governor = machine::governor(bench.core).unwrap_or_else(|| "not visible".to_owned());
     let pages = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let huge = pages.lines().find_map(|line| line.strip_prefix("HugePages_Total:")).map_or("0", str::trim).to_owned();

@@ -130,7 +130,7 @@ fn testpmd(lab: &Lab, driver: &str, bench: &Bench) -> Result<Vec<Background>, La
         "-l",
         &cores,
         "--no-pci",
-        "--in-memory",
+        "--no-shconf",
         "--no-huge",
         "-m",
         "512",
