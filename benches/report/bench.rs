@@ -1,5 +1,7 @@
 //! How samples are taken: again and again beside the control loop, and without those in which it moved.
 
+#![forbid(unsafe_code)]
+
 use ferrule::compare::control::{self, Control};
 use ferrule::compare::machine;
 use ferrule::compare::progress;

@@ -1,5 +1,7 @@
 //! What the report consists of: rows of figures with their targets.
 
+#![forbid(unsafe_code)]
+
 use ferrule::failure::Failure;
 use ferrule::ministat::Series;
 

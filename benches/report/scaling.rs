@@ -1,5 +1,7 @@
 //! Two workers on two cores, beside two floors on the same two cores.
 
+#![forbid(unsafe_code)]
+
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
