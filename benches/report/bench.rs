@@ -1,5 +1,7 @@
 //! How samples are taken: again and again beside the control loop, and without those in which it moved.
 
+#![forbid(unsafe_code)]
+
 use ferrule::compare::control::{self, Control};
 use ferrule::compare::machine;
 use ferrule::compare::progress;
@@ -11,6 +13,8 @@ use crate::rows::Samples;
 pub struct Bench {
     /// A smoke run: everything once, with small numbers; the figures mean nothing.
     pub quick: bool,
+    /// The cores that this process was given.
+    pub cores: Vec<usize>,
     /// The core that is measured on.
     pub core: usize,
     /// Another core, where there is one: generators and second workers.
@@ -28,8 +32,8 @@ impl Bench {
     pub fn new(quick: bool) -> Result<Bench, Failure> {
         let cores = machine::cores();
         let core = machine::pin(None)?.ok_or_else(|| Failure::runtime("cannot pin to a core"))?;
-        let other = cores.into_iter().rfind(|other| *other != core);
-        Ok(Bench { quick, core, other, samples: if quick { 1 } else { 7 }, control: Control::new() })
+        let other = cores.iter().copied().rfind(|other| *other != core);
+        Ok(Bench { quick, cores, core, other, samples: if quick { 1 } else { 7 }, control: Control::new() })
     }
 
     /// `full`, or in a quick run the smaller number.

@@ -7,6 +7,8 @@
 //! [`Reference`] is an independent program that does the same, where the project's shared directory has it: our own floor is only
 //! as honest as it agrees with that one.
 
+#![forbid(unsafe_code)]
+
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::Command;

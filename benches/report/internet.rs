@@ -1,5 +1,7 @@
 //! A full Internet table in a rig, and destinations that its routes lead to.
 
+#![forbid(unsafe_code)]
+
 #[path = "../../dataplane/tests/internet/mod.rs"]
 mod made_up;
 

@@ -1,5 +1,7 @@
 //! What depends on the kernel: packets per second over veth beside other forwarders, a flood to the box itself, TCP.
 
+#![forbid(unsafe_code)]
+
 use std::path::PathBuf;
 
 use ferrule::control::Client;
@@ -22,7 +24,7 @@ pub fn packets(bench: &Bench) -> Vec<Section> {
         "Packets per second over veth",
         "A - B - C over veth pairs, smallest UDP frames, one flow. A's kernel makes the frames (BPF_PROG_RUN, live frames) on one core and \
          does B's receive softirq there; the router has the other core, where its transmit and C's reception (XDP_DROP) run too. Each \
-         router is started anew in every round and counts by the best of four offered loads (1.3, 2, 3 Mpps, unlimited), at C's device.",
+         router is started anew in every round and counts by the best of five offered loads (0.8, 1.2, 1.6, 2.4 Mpps, unlimited), at C's device.",
     );
     let mut flood = Section::new(
         "A flood to the box itself",
@@ -109,14 +111,25 @@ fn ratio(samples: &Samples<Contest>, (ours, theirs): (usize, usize), target: Opt
 
 /// Ferrule's own share of the cycles over AF_XDP: the kernel's copy-mode transmit is in the node tx.
 fn shares(samples: &Samples<Contest>, rows: &mut Vec<Row>) {
-    let names: Vec<&String> =
-        samples.kept.first().map_or_else(Vec::new, |round| round.nodes.iter().map(|(n, _)| n).collect());
-    for name in names {
-        let of = |round: &Contest| round.nodes.iter().find(|(n, _)| n == name).map(|(_, cycles)| *cycles);
-        let figures: Vec<f64> = samples.kept.iter().filter_map(of).collect();
-        let row = Row::new(format!("ferrule, driver xdp, node {name}"), "cycles", &figures);
-        rows.push(if name == "tx" { row.note("the kernel's copy-mode transmit is in it") } else { row });
-    }
+    const TRANSMIT: &str = "tx";
+    let known = |round: &&Contest| !round.nodes.is_empty();
+    let rounds: Vec<&Contest> = samples.kept.iter().filter(known).collect();
+    let cycles = |round: &Contest, wanted: &dyn Fn(&str) -> bool| -> f64 {
+        round.nodes.iter().filter(|(name, _)| wanted(name)).map(|(_, cycles)| cycles).sum()
+    };
+    let mut row = |name: &str, unit, figure: &dyn Fn(&Contest) -> f64| {
+        let figures: Vec<f64> = rounds.iter().map(|round| figure(round)).collect();
+        rows.push(if figures.is_empty() {
+            Row::skipped(name, "ferrule over AF_XDP did not run")
+        } else {
+            Row::new(name, unit, &figures).samples(samples)
+        });
+    };
+    row("ferrule over AF_XDP, its own cycles: all nodes but tx", "cycles", &|r| cycles(r, &|name| name != TRANSMIT));
+    row("ferrule over AF_XDP, tx: with the kernel's copy-mode transmit", "cycles", &|r| cycles(r, &|n| n == TRANSMIT));
+    row("ferrule over AF_XDP, its own share of the cycles", "%", &|r| {
+        100.0 * cycles(r, &|name| name != TRANSMIT) / cycles(r, &|_| true)
+    });
 }
 
 fn one(

@@ -7,6 +7,8 @@
 //! ```
 //! `cargo test` builds it and runs it as with `--quick --no-root`.
 
+#![forbid(unsafe_code)]
+
 mod bench;
 mod floor;
 mod internet;

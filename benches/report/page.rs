@@ -1,5 +1,7 @@
 //! BENCHMARKS.md: the report as a page, with everything that a reader needs to judge it or to do it again.
 
+#![forbid(unsafe_code)]
+
 use std::fmt::Write;
 use std::process::Command;
 
@@ -33,6 +35,10 @@ pub fn page(bench: &Bench, sections: &[Section], minutes: f64) -> String {
         let target = row.target.map_or_else(String::new, |target| target.text());
         let _ = writeln!(text, "- not met: {}: {} {}, target {target}", row.name, figure(median), row.unit);
     }
+    let unknown = |row: &&Row| row.target.is_some() && row.series.is_none();
+    for row in sections.iter().flat_map(|section| &section.rows).filter(unknown) {
+        let _ = writeln!(text, "- not measured: {}: {}", row.name, one_line(&row.note));
+    }
     for section in sections {
         let _ = write!(text, "\n## {}\n\n{}\n\n", section.title, section.text);
         text.push_str("| row | median | min | max | unit | target | met | dropped | note |\n");
@@ -53,10 +59,14 @@ fn line(text: &mut String, row: &Row) {
         Some(false) => "**no**",
         None => "",
     };
-    // A note may hold what a program said: one line, and no column of its own.
-    let note = row.note.replace('|', "/").replace('\n', " ");
+    let note = one_line(&row.note);
     let (name, unit, dropped) = (&row.name, row.unit, row.dropped);
     let _ = writeln!(text, "| {name} | {median} | {min} | {max} | {unit} | {target} | {met} | {dropped} | {note} |");
+}
+
+/// A note may hold what a program said: one line, and no column of its own.
+fn one_line(note: &str) -> String {
+    note.replace('|', "/").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// A figure with as many digits as it is worth.
@@ -69,8 +79,7 @@ fn figure(value: f64) -> String {
 }
 
 fn circumstances(bench: &Bench) -> Vec<(&'static str, String)> {
-    let cores = machine::cores();
-    let list: Vec<String> = cores.iter().map(usize::to_string).collect();
+    let list: Vec<String> = bench.cores.iter().map(usize::to_string).collect();
     let governor = machine::governor(bench.core).unwrap_or_else(|| "not visible".to_owned());
     let pages = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let huge = pages.lines().find_map(|line| line.strip_prefix("HugePages_Total:")).map_or("0", str::trim).to_owned();

@@ -1,5 +1,7 @@
 //! fastforward end to end between memory ports beside the floor, IPv4 and IPv6, and what batches, tables and workers do to it.
 
+#![forbid(unsafe_code)]
+
 use std::net::IpAddr;
 
 use ferrule::compare::flows::{Family, write_frame};
@@ -8,6 +10,7 @@ use ferrule::failure::Failure;
 use ferrule::ministat;
 use ferrule_dataplane::arena::DEFAULT_STRIDE;
 use ferrule_dataplane::batch::BATCH_MAX;
+use ferrule_dataplane::fib::MacAddress;
 
 use crate::bench::Bench;
 use crate::floor::{Floor, HONEST, Reference, Table};
@@ -133,8 +136,8 @@ fn drive(
 
 /// As [`drive`], for the floor, whose table has a route for every address.
 fn drive_floor(floor: &mut Floor, table: &Table, case: &Case, random: &mut Random) -> Result<f64, Failure> {
-    let mut any = || IpAddr::from((random.draw() as u32).to_be_bytes());
-    let several: Vec<IpAddr> = match case.destinations {
+    let mut any = || random.draw() as u32;
+    let several: Vec<u32> = match case.destinations {
         Destinations::One => vec![any()],
         Destinations::Some(count) => (0..count).map(|_| any()).collect(),
         Destinations::Random => Vec::new(),
@@ -142,12 +145,9 @@ fn drive_floor(floor: &mut Floor, table: &Table, case: &Case, random: &mut Rando
     let mut took = Vec::new();
     for _ in 0..case.fills {
         floor.fill(|frame| {
-            let destination = match several.len() {
-                0 => any(),
-                count => several[(u32_of(any()) as usize) % count],
-            };
-            let macs = Default::default();
-            write_frame(frame, macs, macs, (source(Family::Inet), destination))
+            let destination = if several.is_empty() { any() } else { several[any() as usize % several.len()] };
+            let (macs, to) = (MacAddress::default(), IpAddr::from(destination.to_be_bytes()));
+            write_frame(frame, macs, macs, (source(Family::Inet), to))
         });
         for round in 0..case.rounds {
             let cycles = floor.round(table)?;
@@ -157,13 +157,6 @@ fn drive_floor(floor: &mut Floor, table: &Table, case: &Case, random: &mut Rando
         }
     }
     middle(&took)
-}
-
-fn u32_of(address: IpAddr) -> u32 {
-    match address {
-        IpAddr::V4(v4) => v4.to_bits(),
-        IpAddr::V6(v6) => v6.to_bits() as u32,
-    }
 }
 
 /// The cases: floor, IPv4, IPv6, floor, IPv4, IPv6 and so on, ratios taken pair by pair.
@@ -189,7 +182,7 @@ pub fn cases(bench: &Bench, internet: &Internet, reference: &Result<Reference, S
         section.add(case.name, |rows| {
             let samples = one_case(bench, case, internet)?;
             rows.extend(rows_of(case, &samples));
-            ours.push((case, ministat::median(&samples.each(|s| s[1])).unwrap_or_default()));
+            ours.push((case.name, ministat::median(&samples.each(|s| s[1])).unwrap_or_default()));
             Ok(())
         });
         if !bench.quick {
@@ -197,29 +190,35 @@ pub fn cases(bench: &Bench, internet: &Internet, reference: &Result<Reference, S
         }
     }
     match reference {
-        Err(why) => section.rows.push(Row::skipped("shared/floor.rs", why.clone())),
-        Ok(_) => {
-            for (case, readings) in CASES.iter().zip(&theirs) {
-                let mut row = Row::new(format!("shared/floor.rs, {}", case.name), "cycles", readings);
-                if case.limit == Some(2.7) {
-                    let reads = row.series.map_or(0.0, |s| s.median);
-                    let (low, high) = (HONEST.start(), HONEST.end());
-                    row = row.note(if HONEST.contains(&reads) {
-                        format!("within {low} to {high}: the comparison counts")
-                    } else {
-                        format!("NOT within {low} to {high}: this machine is disturbed or of another kind; trust the ratios alone")
-                    });
-                }
-                section.rows.push(row);
-                let Some((_, cycles)) = ours.iter().find(|(c, _)| c.name == case.name) else { continue };
-                if let (Some(limit), Some(floor)) = (case.limit, ministat::median(readings)) {
-                    let name = format!("IPv4 / shared/floor.rs, {}", case.name);
-                    section.rows.push(Row::new(name, "x", &[cycles / floor]).target(Target::AtMost(limit)));
-                }
-            }
-        }
+        Err(why) => section.rows.push(Row::skipped("IPv4 / shared/floor.rs", why.clone())),
+        Ok(_) => CASES.iter().zip(&theirs).for_each(|(case, readings)| {
+            let cycles = ours.iter().find(|(name, _)| *name == case.name).map(|(_, cycles)| *cycles);
+            beside_reference(case, readings, cycles, &mut section.rows);
+        }),
     }
     section
+}
+
+/// What the independent floor read for a case, and ours in proportion to it.
+fn beside_reference(case: &Case, readings: &[f64], ours: Option<f64>, rows: &mut Vec<Row>) {
+    let mut row = Row::new(format!("shared/floor.rs, {}", case.name), "cycles", readings);
+    let Some(floor) = row.series.map(|series| series.median) else { return };
+    if case.name == CASES[0].name {
+        let (low, high) = (HONEST.start(), HONEST.end());
+        row = row.note(if HONEST.contains(&floor) {
+            format!("within {low} to {high}: the comparison counts")
+        } else {
+            format!(
+                "NOT within {low} to {high}: the machine was disturbed, or is of another kind; the ratios are no proof"
+            )
+        });
+    }
+    rows.push(row);
+    if let (Some(limit), Some(cycles)) = (case.limit, ours) {
+        let name = format!("IPv4 / shared/floor.rs, {}", case.name);
+        let note = "of the medians: the two do not run in turn";
+        rows.push(Row::new(name, "x", &[cycles / floor]).target(Target::AtMost(limit)).note(note));
+    }
 }
 
 fn rows_of(case: &Case, samples: &Samples<[f64; 3]>) -> Vec<Row> {

@@ -1,11 +1,14 @@
 //! What forwards in the lab's B: Ferrule, the minimal forwarders of examples/, DPDK's testpmd, the kernel.
 
+#![forbid(unsafe_code)]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use ferrule::failure::Failure;
 use ferrule::lab::probe::generator;
+use ferrule::lab::probe::ping::Ping;
 use ferrule::lab::{Background, GatewayRouter, KernelRouter, Lab, LabError, Router, Topology, mac_text, tools};
 
 use crate::bench::Bench;
@@ -74,6 +77,8 @@ impl Contender {
             Contender::Ferrule(driver) => lab.start_router(&gateway(driver, core))?,
             Contender::Kernel => {
                 lab.start_router(&KernelRouter)?;
+                // The neighbours are resolved before the load comes, as they are when Ferrule says that it forwards.
+                Ping::new(lab.v4("c")).run(&lab.host("a")?)?;
                 threaded(&lab, core)?;
             }
             Contender::Example(name) => {
@@ -119,9 +124,7 @@ fn testpmd(lab: &Lab, driver: &str, bench: &Bench) -> Result<Vec<Background>, La
     let cores = format!("{},{}", bench.other.unwrap_or(bench.core), bench.core);
     let device = |number: u8, device: &str| match driver {
         "net_af_xdp" => format!("--vdev={driver}{number},iface={device},start_queue=0,queue_count=1"),
-        _ => format!(
-            "--vdev={driver}{number},iface={device},blocksz=65536,framesz=2048,framecnt=1024,qpairs=1,qdisc_bypass=1"
-        ),
+        _ => format!("--vdev={driver}{number},iface={device},qdisc_bypass=1"),
     };
     let (peer, first, second) =
         (format!("--eth-peer=1,{}", mac_text(lab.mac("c", "cb0"))), device(0, "ba0"), device(1, "bc0"));
@@ -130,7 +133,7 @@ fn testpmd(lab: &Lab, driver: &str, bench: &Bench) -> Result<Vec<Background>, La
         "-l",
         &cores,
         "--no-pci",
-        "--in-memory",
+        "--no-shconf",
         "--no-huge",
         "-m",
         "512",

@@ -1,5 +1,7 @@
 //! What the report consists of: rows of figures with their targets.
 
+#![forbid(unsafe_code)]
+
 use ferrule::failure::Failure;
 use ferrule::ministat::Series;
 
@@ -55,7 +57,10 @@ impl Row {
 
     /// A row that could not be measured.
     pub fn skipped(name: impl Into<String>, why: impl Into<String>) -> Row {
-        Row { note: format!("skipped: {}", why.into()), ..Row::new(name, "", &[]) }
+        let (name, why) = (name.into(), why.into());
+        // Loudly and in full here: the table has no room for all that a program may say.
+        eprintln!("report: {name}: skipped: {why}");
+        Row { note: format!("skipped: {}", shortened(&why)), ..Row::new(name, "", &[]) }
     }
 
     /// Sets the target.
@@ -84,6 +89,18 @@ impl Row {
     pub fn is_met(&self) -> Option<bool> {
         Some(self.target?.is_met(self.series?.median))
     }
+}
+
+/// The beginning and the end of a long text, which say what was done and how it ended.
+fn shortened(text: &str) -> String {
+    const HEAD: usize = 80;
+    const TAIL: usize = 160;
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= HEAD + TAIL {
+        return text.to_owned();
+    }
+    let (head, tail) = (&letters[..HEAD], &letters[letters.len() - TAIL..]);
+    head.iter().chain(&[' ', '.', '.', '.', ' ']).chain(tail).collect()
 }
 
 /// Rows that belong together.

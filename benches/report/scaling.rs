@@ -1,5 +1,7 @@
 //! Two workers on two cores, beside two floors on the same two cores.
 
+#![forbid(unsafe_code)]
+
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -56,15 +58,15 @@ pub fn two_workers(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
     }
     let time = Duration::from_millis(bench.size(60, 2) as u64);
     let samples = bench.take("two workers", bench.samples, || {
-        let turn = Barrier::new(1);
-        let floor = floor_for(&mut floors[0], &table, &turn, time)?;
+        let floor = floor_for(&mut floors[0], &table, time)?;
         let both = Barrier::new(2);
         let floors = std::thread::scope(|scope| {
             let start = |(floor, core)| {
                 let (table, both) = (&table, &both);
                 scope.spawn(move || {
-                    machine::pin(Some(core))?;
-                    floor_for(floor, table, both, time)
+                    let pinned = machine::pin_to(core);
+                    both.wait();
+                    pinned.and_then(|()| floor_for(floor, table, time))
                 })
             };
             let threads: Vec<_> = floors.iter_mut().zip(cores).map(start).collect();
@@ -76,12 +78,14 @@ pub fn two_workers(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
             if worker > 0 {
                 return Ok(0.0);
             }
-            machine::pin(Some(cores[worker]))?;
-            worker_for(driven, macs, &turn, time)
+            machine::pin_to(cores[worker])?;
+            worker_for(driven, macs, time)
         })?;
         let together = rig.at_once(|worker, driven| {
-            machine::pin(Some(cores[worker]))?;
-            worker_for(driven, macs, &both, time)
+            // Waits in any case: who does not come would be waited for for ever.
+            let pinned = machine::pin_to(cores[worker]);
+            both.wait();
+            pinned.and_then(|()| worker_for(driven, macs, time))
         })?;
         Ok(Rates { worker: alone.iter().sum(), workers: together.iter().sum(), floor, floors })
     })?;
@@ -95,10 +99,9 @@ pub fn two_workers(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Packets per cycle of a floor that runs for `time` once everybody is there.
-fn floor_for(floor: &mut Floor, table: &Table, everybody: &Barrier, time: Duration) -> Result<f64, Failure> {
+/// Packets per cycle of a floor that runs for `time`.
+fn floor_for(floor: &mut Floor, table: &Table, time: Duration) -> Result<f64, Failure> {
     let flow = FAMILY.classic_flow(0);
-    everybody.wait();
     measured(time, || {
         floor.fill(|frame| write_frame(frame, MacAddress::default(), MacAddress::default(), flow));
         (0..ROUNDS_PER_FILL).map(|_| floor.round(table)).collect()
@@ -106,14 +109,8 @@ fn floor_for(floor: &mut Floor, table: &Table, everybody: &Barrier, time: Durati
 }
 
 /// As [`floor_for`], for a worker.
-fn worker_for(
-    driven: &mut Driven<'_>,
-    (to, from): (MacAddress, MacAddress),
-    everybody: &Barrier,
-    time: Duration,
-) -> Result<f64, Failure> {
+fn worker_for(driven: &mut Driven<'_>, (to, from): (MacAddress, MacAddress), time: Duration) -> Result<f64, Failure> {
     let flow = FAMILY.classic_flow(0);
-    everybody.wait();
     measured(time, || {
         driven.fill(|frame| write_frame(frame, to, from, flow))?;
         (0..ROUNDS_PER_FILL).map(|_| driven.round().map(|round| round.cycles_per_packet())).collect()

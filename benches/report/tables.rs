@@ -1,5 +1,7 @@
 //! Memory of a full table, the time of one route's change, and what the parts of the path cost by themselves.
 
+#![forbid(unsafe_code)]
+
 use std::hint::black_box;
 use std::net::IpAddr;
 use std::time::Instant;

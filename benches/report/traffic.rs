@@ -1,5 +1,7 @@
 //! The load in the lab: smallest UDP frames from A through B to C, made by A's kernel on one core while B's router has the other.
 
+#![forbid(unsafe_code)]
+
 use std::time::Duration;
 
 use ferrule::compare::flows::write_frame;
@@ -14,7 +16,7 @@ use crate::bench::Bench;
 
 /// Packets a second that are offered in turn; a router counts by the best that it makes of them, since too much load costs some of
 /// them more than it brings.
-const LOADS: [Option<u64>; 4] = [Some(1_300_000), Some(2_000_000), Some(3_000_000), None];
+const LOADS: [Option<u64>; 5] = [Some(800_000), Some(1_200_000), Some(1_600_000), Some(2_400_000), None];
 
 /// The router's port and the device of the end hosts, on each side.
 pub const CLIENT: (&str, &str) = ("a", "ab0");

@@ -9,35 +9,47 @@ use core_affinity::CoreId;
 use crate::failure::Failure;
 use crate::log;
 
-/// Cores that this process may run on, in their order.
+/// Cores that the calling thread may run on, in their order.
 pub fn cores() -> Vec<usize> {
     let mut cores: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
     cores.sort_unstable();
     cores
 }
 
+/// Pins the calling thread to a core; what was its own before does not matter, since a thread inherits that from the one that made it.
+///
+/// # Errors
+/// [`Failure::Input`] when the core is not there, or the machine's administrator keeps it from us.
+pub fn pin_to(id: usize) -> Result<(), Failure> {
+    // The kernel silently leaves out cores that do not exist, so that only looking tells.
+    if core_affinity::set_for_current(CoreId { id }) && cores() == [id] {
+        return Ok(());
+    }
+    Err(Failure::input(format!("core {id} is not there or not ours")))
+}
+
 /// Pins the calling thread to `core`, or to the last core there is: interrupts and everything else crowd on the first. None where
 /// none was asked for and the machine refuses.
 ///
 /// # Errors
-/// [`Failure::Input`] when the core asked for is not there or not ours.
+/// [`Failure::Input`] when the core asked for is not there or not ours; it names those that are.
 pub fn pin(core: Option<usize>) -> Result<Option<usize>, Failure> {
     let cores = cores();
     let Some(id) = core.or_else(|| cores.last().copied()) else {
         log::warning("cannot tell which cores there are: not pinned, the figures scatter");
         return Ok(None);
     };
-    let usable = cores.contains(&id);
-    if usable && core_affinity::set_for_current(CoreId { id }) {
-        return Ok(Some(id));
+    match pin_to(id) {
+        Ok(()) => Ok(Some(id)),
+        Err(failure) if core.is_none() => {
+            log::warning(format!("{failure}: not pinned, the figures scatter"));
+            Ok(None)
+        }
+        Err(failure) => {
+            let list: Vec<String> = cores.iter().map(usize::to_string).collect();
+            Err(Failure::input(format!("--core: {failure}; this process may run on: {}", list.join(", "))))
+        }
     }
-    if core.is_none() {
-        log::warning(format!("cannot pin to core {id}: the figures scatter"));
-        return Ok(None);
-    }
-    let list: Vec<String> = cores.iter().map(usize::to_string).collect();
-    let why = if usable { "cannot be had" } else { "is not there or not ours" };
-    Err(Failure::input(format!("--core: core {id} {why}; this process may run on: {}", list.join(", "))))
 }
 
 /// The processor's name, as the kernel tells it.

@@ -290,6 +290,8 @@ fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
 
 /// Reads a file and puts it in force, or refuses it whole.
 fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> Result<String, Failure> {
+    // As long as the command line allows; a request can come past it.
+    let confirm = confirm.map(|time| time.min(Duration::from_secs(24 * 3600)));
     let mut in_force = lock(&core.in_force);
     if in_force.unconfirmed.is_some() {
         return Err(Failure::runtime(

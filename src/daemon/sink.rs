@@ -38,7 +38,10 @@ pub fn apply(core: &Core, events: &mut Vec<Event>) {
                     address_delete(core, port, address.ip());
                 }
             }
-            Event::Neighbor { port, address, state, lladdr, .. } => {
+            Event::Neighbor { ifindex, port, address, state, lladdr } => {
+                if matches!(state, NeighborState::Failed | NeighborState::Gone) {
+                    release(core, ifindex, address);
+                }
                 neighbor(core, &mut routing, port, address, state, lladdr);
             }
             Event::RouteReplace { prefix, action, .. } => route_replace(core, &mut routing, prefix, &action),
@@ -133,6 +136,13 @@ fn address_delete(core: &Core, port: PortId, address: IpAddr) {
             all.link_local = all.link_local.filter(|x| *x != a);
         }
     });
+}
+
+/// A neighbour that does not answer is not asked for until packets want it again: a scan must not leave a storm behind.
+fn release(core: &Core, ifindex: u32, address: IpAddr) {
+    if let Some(follower) = &*lock(&core.follower) {
+        let _ = follower.release_resolution(ifindex, address);
+    }
 }
 
 fn neighbor(

@@ -25,6 +25,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("conntrack", "conntrack"),
     ("nc", "netcat-openbsd"),
     ("ncat", "ncat"),
+    ("dpdk-testpmd", "dpdk-dev"),
+    ("ethtool", "ethtool"),
     ("sha256sum", "coreutils"),
 ];
 

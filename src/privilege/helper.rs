@@ -14,8 +14,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
@@ -69,10 +69,25 @@ pub trait Actions {
 pub struct Helper {
     socket: Mutex<OwnedFd>,
     child: Mutex<Child>,
+    /// An answer was given up on: the next one read would be that one, so nothing is asked any more.
+    broken: AtomicBool,
 }
 
 fn told<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
     move |e| Failure::runtime(format!("privileged helper: {what}: {e}"))
+}
+
+/// Waits until there is something to read, whatever signals come meanwhile; false when the time is up.
+fn wait(socket: &OwnedFd, patience: Duration) -> rustix::io::Result<bool> {
+    let until = Instant::now() + patience;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match rustix::event::poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout)) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return Ok(other? > 0),
+        }
+    }
 }
 
 impl Helper {
@@ -91,7 +106,7 @@ impl Helper {
             .process_group(0)
             .spawn()
             .map_err(told("cannot start it"))?;
-        Ok(Helper { socket: Mutex::new(ours), child: Mutex::new(child) })
+        Ok(Helper { socket: Mutex::new(ours), child: Mutex::new(child), broken: AtomicBool::new(false) })
     }
 
     /// Its process.
@@ -113,10 +128,12 @@ impl Helper {
         let message = serde_json::to_vec(&Call { action: action.to_owned(), arguments }).map_err(told("arguments"))?;
         // One call at a time: held over the answer, so that answers are not mixed up.
         let socket = self.socket.lock().unwrap_or_else(|e| e.into_inner());
+        if self.broken.load(Ordering::Acquire) {
+            return Err(Failure::runtime("privileged helper: an earlier answer never came; restart the daemon"));
+        }
         send(socket.as_fd(), &message, descriptors).map_err(told("cannot ask"))?;
-        let mut fds = [PollFd::new(&*socket, PollFlags::IN)];
-        let timeout = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        if rustix::event::poll(&mut fds, Some(&timeout)).map_err(told("poll"))? == 0 {
+        if !wait(&socket, PATIENCE).map_err(told("poll"))? {
+            self.broken.store(true, Ordering::Release);
             return Err(Failure::runtime(format!(
                 "privileged helper: no answer to `{action}` in {} s",
                 PATIENCE.as_secs()
@@ -289,7 +306,7 @@ mod tests {
             fake
         });
         let child = Command::new("true").spawn().unwrap();
-        (Helper { socket: Mutex::new(ours), child: Mutex::new(child) }, thread)
+        (Helper { socket: Mutex::new(ours), child: Mutex::new(child), broken: AtomicBool::new(false) }, thread)
     }
 
     #[test]

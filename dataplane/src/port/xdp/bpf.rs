@@ -20,6 +20,7 @@ const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_LINK_GET_FD_BY_ID: libc::c_long = 30;
 const BPF_LINK_GET_NEXT_ID: libc::c_long = 31;
 
+const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_ATTACH_TYPE_XDP: u32 = 37;
@@ -220,10 +221,19 @@ fn name_bytes(name: &str) -> [u8; NAME_BYTES] {
 
 /// Makes an XSKMAP of `entries` queues.
 pub(super) fn create_xskmap(name: &str, entries: u32) -> io::Result<OwnedFd> {
+    create_map(name, BPF_MAP_TYPE_XSKMAP, 4, entries)
+}
+
+/// Makes an array of one element of so many bytes, all zero: memory of a program's own.
+pub(super) fn create_memory(name: &str, bytes: u32) -> io::Result<OwnedFd> {
+    create_map(name, BPF_MAP_TYPE_ARRAY, bytes, 1)
+}
+
+fn create_map(name: &str, map_type: u32, value_size: u32, entries: u32) -> io::Result<OwnedFd> {
     let mut attribute = MapCreate {
-        map_type: BPF_MAP_TYPE_XSKMAP,
+        map_type,
         key_size: 4,
-        value_size: 4,
+        value_size,
         max_entries: entries,
         map_name: name_bytes(name),
         ..MapCreate::default()
@@ -292,8 +302,8 @@ pub(super) fn load_program(name: &str, instructions: &[Instruction], fragments: 
     Err(io::Error::new(first.kind(), format!("{first} (verifier: {last})")))
 }
 
-/// Runs a program on `count` live frames with the contents of `frame`, `batch` of them at a time.
-pub(super) fn run_live(program: BorrowedFd<'_>, frame: &[u8], count: u32, batch: u32) -> io::Result<()> {
+/// Runs a program on `count` live frames with the contents of `frame`, `batch` of them at a time; nanoseconds that it took.
+pub(super) fn run_live(program: BorrowedFd<'_>, frame: &[u8], count: u32, batch: u32) -> io::Result<u64> {
     let mut attribute = ProgramRun {
         prog_fd: program.as_raw_fd() as u32,
         data_size_in: frame.len() as u32,
@@ -304,7 +314,9 @@ pub(super) fn run_live(program: BorrowedFd<'_>, frame: &[u8], count: u32, batch:
         ..ProgramRun::default()
     };
     // SAFETY: data_in leads to data_size_in live bytes, which the kernel copies; no other address is given.
-    unsafe { call(BPF_PROG_RUN, &mut attribute) }.map(drop)
+    unsafe { call(BPF_PROG_RUN, &mut attribute) }?;
+    // The kernel tells the time of one frame, on average.
+    Ok(u64::from(attribute.duration) * u64::from(count))
 }
 
 /// Attaches an XDP program to a device by a link: the program goes when the last descriptor of the link is closed, so
