@@ -374,7 +374,7 @@ fn nothing_passes_after_a_kill_and_a_restart_goes_on(driver: &str) {
         assert!(Ping::new(to).run(&a).unwrap().is_clean());
     }
     wait_kind(&mut gateway_common::control::client(&lab), "2001:2:0:200::7".parse().unwrap(), Some("forward"));
-    assert!(child.log().contains("killed"), "the log tells how it was found: {}", child.log());
+    assert!(child.log().contains("the last run left it"), "the log tells how it was found: {}", child.log());
     assert_balanced(&lab);
     // What was taken over from a killed process is given back as it was found at first.
     child.kill();
