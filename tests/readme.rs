@@ -114,7 +114,7 @@ fn ci_runs_the_readme() {
     }
     let body = |wanted| marked.iter().find(|(name, _)| *name == wanted).map(|(_, body)| *body);
     assert_eq!(body("ci-compare"), Some("cargo run --release -- compare\n"));
-    assert_eq!(body("ci-tests"), Some("cargo test --workspace\n"));
+    assert_eq!(body("ci-tests"), Some("cargo test --workspace --no-fail-fast\n"));
     let missing = Command::new(root().join(".ci/readme")).arg("ci-no-such-block").output().unwrap();
     assert!(!missing.status.success(), "a block that is not there must fail, or CI would run nothing in its place");
 }
