@@ -21,8 +21,10 @@ pub fn cores() -> Vec<usize> {
 /// # Errors
 /// [`Failure::Input`] when the core is not there, or the machine's administrator keeps it from us.
 pub fn pin_to(id: usize) -> Result<(), Failure> {
-    // The kernel silently leaves out cores that do not exist, so that only looking tells.
-    if core_affinity::set_for_current(CoreId { id }) && cores() == [id] {
+    // A number past the kernel's set would panic in it. Of those within, the kernel silently leaves out cores that do not
+    // exist, so that only looking tells.
+    let in_set = id < libc::CPU_SETSIZE as usize;
+    if in_set && core_affinity::set_for_current(CoreId { id }) && cores() == [id] {
         return Ok(());
     }
     Err(Failure::input(format!("core {id} is not there or not ours")))
