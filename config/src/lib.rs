@@ -6,12 +6,14 @@
 //! [`Span`]s kept in the parsed values.
 //!
 //! - [`gateway`]: the language of `gateway.toml`.
+//! - [`ipfw`]: the language of ipfw(8).
 //! - [`diagnostic`], [`span`], [`suggest`]: errors with file:line:column, a hint and "did you mean", shared by every
 //!   language of this crate.
 
 pub mod diagnostic;
 mod document;
 pub mod gateway;
+pub mod ipfw;
 mod render;
 pub mod span;
 pub mod suggest;
