@@ -68,9 +68,10 @@ impl Internet {
                 IpAddr::V6(Ipv6Addr::from_bits(if length >= 128 { address } else { address | wide >> length }))
             }
         };
-        // A wide prefix may hold what is never forwarded, 169.254.0.0/16 for example.
-        let forwarded = |address: &IpAddr| {
-            table.route_to(*address).is_some_and(|route| matches!(route.kind, Some(RouteKind::Via(_))))
+        // A wide prefix may hold what is never forwarded, whatever the routes say.
+        let forwarded = |address: &IpAddr| match address {
+            IpAddr::V4(v4) if v4.is_link_local() => false,
+            _ => table.route_to(*address).is_some_and(|route| matches!(route.kind, Some(RouteKind::Via(_)))),
         };
         std::iter::repeat_with(&mut inside).filter(forwarded).take(count).collect()
     }

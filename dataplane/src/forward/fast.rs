@@ -5,12 +5,13 @@
 
 #![forbid(unsafe_code)]
 
+use crate::batch::{BATCH_MAX, Batch};
 use crate::fib::adjacency::AdjacencyReader;
 use crate::fib::v4::Fib4Reader;
 use crate::fib::{AdjacencyId, Fib, Fib6};
 use crate::packet::parse::Ingress;
 use crate::packet::plain::{self, Window};
-use crate::packet::{Family, Flags, L3, Packet, PortId, checksum, partial};
+use crate::packet::{Family, Flags, L3, Packet, PortId, checksum, ether, partial};
 
 /// Flags of packets that need the full way.
 const RARE: Flags = Flags::LINK_GROUP
@@ -19,6 +20,18 @@ const RARE: Flags = Flags::LINK_GROUP
     .with(Flags::GENERATED)
     .with(Flags::LINK_READY)
     .with(Flags::DECREMENTED);
+
+/// Memory for [`FastPath::look_up_v6`].
+pub struct LookUps {
+    destinations: Box<[u128; BATCH_MAX]>,
+    entries: Box<[u64; BATCH_MAX]>,
+}
+
+impl Default for LookUps {
+    fn default() -> Self {
+        LookUps { destinations: Box::new([0; BATCH_MAX]), entries: Box::new([0; BATCH_MAX]) }
+    }
+}
 
 /// The tables as one batch reads them.
 #[derive(Clone, Copy)]
@@ -50,10 +63,48 @@ impl<'a> FastPath<'a> {
         self.v4.prefetch(packet.destination_v4());
     }
 
-    /// Parses and forwards a plain packet in one go, without filling its descriptor in. None, with the packet unchanged, where it
-    /// is not plain: it then takes [`crate::packet::parse::parse`] and [`FastPath::forward`] or the full way.
+    /// Looks up the IPv6 destinations of a whole batch of unparsed packets, and notes the adjacencies in their descriptors; true when it did.
+    ///
+    /// Under a large table a look-up is a chain of loads from distant memory. Here the chains of all packets go forward together,
+    /// which takes a third of the time; under a small one, whose few nodes are at hand, it would take longer, and batches that are
+    /// IPv4 at both ends are left alone.
     #[inline(always)]
-    pub fn express(&self, packet: &mut Packet, ingress: &Ingress<'_>) -> Option<PortId> {
+    pub fn look_up_v6(&self, batch: &mut Batch, memory: &mut LookUps) -> bool {
+        let packets = batch.packets_mut();
+        let is_v6 = |packet: &Packet| plain::bytes::<2>(packet.frame.header(), 12) == ether::IPV6.to_be_bytes();
+        let at_ends = [packets.first(), packets.last()].into_iter().flatten();
+        if !self.v6.is_large() || !at_ends.into_iter().any(is_v6) {
+            return false;
+        }
+        self.look_up_all_v6(packets, memory, is_v6);
+        true
+    }
+
+    #[inline(never)]
+    fn look_up_all_v6(&self, packets: &mut [Packet], memory: &mut LookUps, is_v6: impl Fn(&Packet) -> bool) {
+        const AHEAD: usize = 8;
+        let LookUps { destinations, entries } = memory;
+        packets.iter().take(AHEAD).for_each(|packet| packet.frame.prefetch());
+        for (at, (destination, entry)) in destinations.iter_mut().zip(entries.iter_mut()).enumerate().take(packets.len()) {
+            if let Some(later) = packets.get(at + AHEAD) {
+                later.frame.prefetch();
+            }
+            let Some(packet) = packets.get(at) else { break };
+            *destination = packet.destination_v6();
+            *entry = if is_v6(packet) { self.v6.top(*destination) } else { 0 };
+        }
+        let (entries, _) = entries.split_at_mut(packets.len().min(BATCH_MAX));
+        self.v6.finish_batch(entries, |at| destinations.get(at).copied().unwrap_or(0));
+        for (packet, entry) in packets.iter_mut().zip(entries) {
+            packet.adjacency = Fib6::answer(*entry);
+        }
+    }
+
+    /// Parses and forwards a plain packet in one go, without filling its descriptor in. None, with the packet unchanged, where it
+    /// is not plain: it then takes [`crate::packet::parse::parse`] and [`FastPath::forward`] or the full way. `looked_up` is what
+    /// [`FastPath::look_up_v6`] said of its batch.
+    #[inline(always)]
+    pub fn express(&self, packet: &mut Packet, ingress: &Ingress<'_>, looked_up: bool) -> Option<PortId> {
         if !packet.is_bare() {
             return None;
         }
@@ -70,7 +121,8 @@ impl<'a> FastPath<'a> {
             if !plain::is_transport(h, protocol, 54, len - 54) || is_unfinished(packet, Family::V6, protocol, 54) {
                 return None;
             }
-            self.send(packet, self.v6.lookup(packet.destination_v6()), decrement_v6)
+            let id = if looked_up { packet.adjacency } else { self.v6.lookup(packet.destination_v6()) };
+            self.send(packet, id, decrement_v6)
         } else {
             None
         }

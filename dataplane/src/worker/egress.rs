@@ -91,7 +91,10 @@ impl Worker {
     #[inline(always)]
     pub(super) fn send(&mut self, port: PortId, packet: Taken<'_>) {
         match self.tx.get_mut(usize::from(port.0)) {
-            Some(side) if !side.is_empty() && !side.is_full() => {
+            Some(side) if side.has_room_after_next() => {
+                if side.is_empty() {
+                    self.dirty.push(port);
+                }
                 let Packet { frame, offload, .. } = packet.take();
                 side.push(TxFrame { frame, offload });
             }
@@ -116,7 +119,15 @@ impl Worker {
     }
 
     /// Hands what was gathered to the devices.
+    #[inline(always)]
     pub(super) fn flush(&mut self) {
+        if !self.dirty.is_empty() {
+            self.flush_dirty();
+        }
+    }
+
+    #[inline(never)]
+    fn flush_dirty(&mut self) {
         for i in 0..self.dirty.len() {
             let Some(&port) = self.dirty.get(i) else { break };
             let Some(side) = self.tx.get_mut(usize::from(port.0)) else { continue };

@@ -40,10 +40,11 @@ impl Worker {
     pub fn serve(&mut self) {
         let mut idle_since = None;
         let mut tick = clock::monotonic();
+        let mut end = clock::cycles();
         loop {
-            let start = clock::cycles();
-            let handled = self.turn();
-            let end = clock::cycles();
+            let start = end;
+            let handled = self.turn_at(start);
+            end = clock::cycles();
             self.counters.total_cycles.add(end.wrapping_sub(start));
             if handled > 0 {
                 self.counters.busy_loops.add(1);
@@ -63,17 +64,21 @@ impl Worker {
                     let since = *idle_since.get_or_insert(self.now);
                     if self.now.saturating_sub(since) >= SPIN_NANOS {
                         self.sleep(true, SLEEP_MAX_NANOS);
-                        idle_since = None;
+                        (idle_since, end) = (None, clock::cycles());
                     } else {
                         std::hint::spin_loop();
                     }
                 }
-                Poll::Interrupt { hz: 0 } if handled == 0 => self.sleep(true, SLEEP_MAX_NANOS),
+                Poll::Interrupt { hz: 0 } if handled == 0 => {
+                    self.sleep(true, SLEEP_MAX_NANOS);
+                    end = clock::cycles();
+                }
                 Poll::Interrupt { hz } if hz > 0 && handled < self.options.batch => {
                     let now = clock::monotonic();
                     let period = 1_000_000_000 / u64::from(hz);
                     tick = (tick + period).max(now);
                     self.sleep(false, tick - now);
+                    end = clock::cycles();
                 }
                 _ => {}
             }

@@ -37,6 +37,7 @@ use crate::arena::Pool;
 use crate::batch::{BATCH_MAX, Batch};
 use crate::clock::{Clock, ClockSource};
 use crate::counters::WorkerCounters;
+use crate::forward::fast::LookUps;
 use crate::host::HostLink;
 use crate::neighbor::{self, NeighborQueues, NextHopKey};
 use crate::packet::{Packet, PortId};
@@ -178,6 +179,10 @@ impl Waits {
 pub struct Worker {
     options: Options,
     shared: Arc<Shared>,
+    /// Another reference to `shared`, for loops over a batch; None while one of them has it.
+    lent: Option<Arc<Shared>>,
+    /// Memory for looking up the routes of a batch.
+    look_ups: LookUps,
     counters: Arc<WorkerCounters>,
     pool: Pool,
     clock: Clock,
@@ -249,6 +254,8 @@ impl Worker {
             waits: Waits::new(),
             waiting: 0,
             options: parts.options,
+            lent: Some(parts.shared.clone()),
+            look_ups: LookUps::default(),
             shared: parts.shared,
             counters: parts.counters,
             pool: parts.pool,

@@ -16,7 +16,15 @@ const OUT_ONLY: Flags = Flags::FROM_HOST.with(Flags::GENERATED).with(Flags::LINK
 
 impl Worker {
     /// Routes and sends what stages and error paths made; what those make in turn (never ICMP about ICMP) too, a bounded number of times.
+    #[inline(always)]
     pub(super) fn settle(&mut self) {
+        if !self.generated.is_empty() {
+            self.settle_all();
+        }
+    }
+
+    #[inline(never)]
+    fn settle_all(&mut self) {
         for _ in 0..4 {
             if self.generated.is_empty() {
                 return;

@@ -17,6 +17,12 @@ pub(super) const OTHER: usize = 5;
 pub(super) struct Stamp(pub(super) Option<u64>);
 
 impl Stamp {
+    /// When the last node ended; `before` where the turn is not stamped.
+    #[inline(always)]
+    pub(super) fn last(&self, before: u64) -> u64 {
+        self.0.unwrap_or(before)
+    }
+
     #[inline(always)]
     pub(super) fn to(&mut self, node: &NodeCounters, packets: usize) {
         if let Some(last) = self.0 {

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+
 use super::egress::TAGS_MAX;
 use super::stamp::{FORWARD, PARSE, RX, Stamp, TX};
 use super::{Dispatch, RxSide, Worker};
@@ -11,7 +13,7 @@ use crate::forward::fast::FastPath;
 use crate::forward::{self, Refusal};
 use crate::packet::parse::{self, Ingress};
 use crate::packet::{Flags, Packet, PortId};
-use crate::stage::{Context, Hook};
+use crate::stage::{Context, Hook, Shared};
 use crate::verdict::{DropReason, Verdict};
 
 /// Where packets join the path.
@@ -28,15 +30,21 @@ const AHEAD: usize = 8;
 /// Turns below this many packets are stamped only now and then: five stamps would cost more than the packets.
 const STAMP_MIN: usize = 16;
 /// One of so many small turns is stamped.
-const STAMP_EVERY: u32 = 16;
+const STAMP_EVERY: u32 = 64;
 /// Time between two looks at the devices' own counters, which cost a system call each.
 const STATISTICS_EVERY: u64 = 100_000_000;
 
 impl Worker {
     /// Looks at every queue and ring once. Returns how many packets it found.
     pub fn turn(&mut self) -> usize {
+        self.turn_at(clock::cycles())
+    }
+
+    /// As [`Worker::turn`], for a caller that has just read the time-stamp counter: at one packet a turn that costs more than the packet.
+    pub(super) fn turn_at(&mut self, cycles: u64) -> usize {
         self.quiesce.quiescent();
-        self.now = self.clock.at(clock::cycles());
+        self.now = self.clock.at(cycles);
+        let mut since = cycles;
         self.counters.heartbeat.add(1);
         let mut found = 0;
         // Before anything new, so that what waited leaves first.
@@ -44,16 +52,14 @@ impl Worker {
             self.poll_neighbors();
         }
         for i in 0..self.rx.len() {
-            found += self.receive(i);
+            found += self.receive(i, &mut since);
         }
-        if self.rings.from.iter().any(|r| !r.is_empty()) {
-            found += self.take_over();
+        // A single worker hands nothing over, unless it is to itself.
+        if self.rings.from.len() > 1 || self.options.dispatch == Dispatch::Queued {
+            found += self.take_rings();
         }
         if self.host.as_ref().is_some_and(|h| !h.from_host.is_empty()) {
             found += self.take_from_host();
-        }
-        if self.rings.relay_from.iter().any(|r| !r.is_empty()) {
-            found += self.send_relayed();
         }
         if self.now >= self.statistics_due {
             self.statistics_due = self.now + STATISTICS_EVERY;
@@ -71,12 +77,24 @@ impl Worker {
         found
     }
 
-    /// One batch from one receive queue, all the way.
+    /// What other workers handed over: packets to be processed, frames to be sent.
+    fn take_rings(&mut self) -> usize {
+        let mut found = 0;
+        if self.rings.from.iter().any(|r| !r.is_empty()) {
+            found += self.take_over();
+        }
+        if self.rings.relay_from.iter().any(|r| !r.is_empty()) {
+            found += self.send_relayed();
+        }
+        found
+    }
+
+    /// One batch from one receive queue, all the way. `since` is the last time that was read: what has passed since then was
+    /// spent on this queue and on empty ones before it.
     #[inline]
-    pub(super) fn receive(&mut self, i: usize) -> usize {
+    pub(super) fn receive(&mut self, i: usize, since: &mut u64) -> usize {
         let Some(RxSide { port, queue, .. }) = self.rx.get_mut(i) else { return 0 };
         let port = *port;
-        let start = clock::cycles();
         let max = self.options.batch;
         let n = match queue.receive(&mut self.batch, max, &mut self.pool) {
             Ok(n) => n,
@@ -88,13 +106,14 @@ impl Worker {
         if n == 0 {
             return 0;
         }
-        let mut stamp = self.stamp(n, start);
+        let mut stamp = self.stamp(n, *since);
         let bytes: u64 = self.batch.packets().iter().map(|p| p.frame.len() as u64).sum();
         self.counters.ports[usize::from(port.0)].received.add(n as u64, bytes);
         stamp.to(&self.counters.nodes[RX], n);
         if self.is_express(port) {
             self.express(port);
             self.leave(n, &mut stamp);
+            *since = stamp.last(*since);
             return n;
         }
         self.parse(port);
@@ -109,6 +128,7 @@ impl Worker {
             self.hand_over();
         }
         self.process(Entry::In, &mut stamp);
+        *since = stamp.last(*since);
         n
     }
 
@@ -199,19 +219,29 @@ impl Worker {
 
     /// Parse, look-up and rewrite in one pass, headers and routes prefetched ahead.
     pub(super) fn express(&mut self, port: PortId) {
-        let shared = self.shared.clone();
-        let Some(ingress) = Ingress::new(&shared.ports, port, self.options.dhcp_bypass) else { return };
-        let path = FastPath::new(&shared.fib);
-        let mut batch = std::mem::take(&mut self.batch);
-        batch.consume_ahead(
-            |far| far.frame.prefetch(),
-            |near| path.prefetch_unparsed(near),
-            |mut packet| match path.express(packet.get(), &ingress) {
-                Some(port) => self.send(port, packet),
-                None => self.not_plain(packet, &path, &ingress),
-            },
-        );
-        self.batch = batch;
+        let shared = self.borrow_shared();
+        if let Some(ingress) = Ingress::new(&shared.ports, port, self.options.dhcp_bypass) {
+            let path = FastPath::new(&shared.fib);
+            let mut batch = std::mem::take(&mut self.batch);
+            let looked_up = path.look_up_v6(&mut batch, &mut self.look_ups);
+            batch.consume_ahead(
+                |far| far.frame.prefetch(),
+                |near| path.prefetch_unparsed(near),
+                |mut packet| match path.express(packet.get(), &ingress, looked_up) {
+                    Some(port) => self.send(port, packet),
+                    None => self.not_plain(packet, &path, &ingress),
+                },
+            );
+            self.batch = batch;
+        }
+        self.lent = Some(shared);
+    }
+
+    /// What the workers share, for a loop that changes the worker itself; it goes back to `lent`. Cloning and dropping an Arc for each
+    /// batch would be two locked instructions, as much as a packet at one packet a turn.
+    #[inline(always)]
+    fn borrow_shared(&mut self) -> Arc<Shared> {
+        self.lent.take().unwrap_or_else(|| self.shared.clone())
     }
 
     /// A packet that is not plain enough for one pass.
@@ -227,12 +257,13 @@ impl Worker {
 
     /// No filter in the line-up: look-up and rewrite in one pass.
     pub(super) fn fast(&mut self, batch: &mut Batch) {
-        let shared = self.shared.clone();
+        let shared = self.borrow_shared();
         let path = FastPath::new(&shared.fib);
         batch.consume(|mut packet| match path.forward(packet.get()) {
             Some(port) => self.send(port, packet),
             None => self.full_one(Entry::In, packet.take()),
         });
+        self.lent = Some(shared);
     }
 
     pub(super) fn full(&mut self, entry: Entry, batch: &mut Batch) {

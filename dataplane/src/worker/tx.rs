@@ -43,6 +43,12 @@ impl TxSide {
         self.frames.len() >= GATHER_MAX
     }
 
+    /// Whether the next frame does not fill it.
+    #[inline(always)]
+    pub fn has_room_after_next(&self) -> bool {
+        self.frames.len() + 1 < GATHER_MAX
+    }
+
     /// Appends a frame.
     #[inline(always)]
     pub fn push(&mut self, frame: TxFrame) {
@@ -63,11 +69,13 @@ impl TxSide {
         if result.is_ok() && !self.frames.is_empty() {
             result = queue.transmit(&mut self.frames, &mut self.refused, pool);
         }
-        let (left, left_bytes) = sum(&self.frames);
-        let (refused, refused_bytes) = sum(&self.refused);
         let sent = &counters.ports[usize::from(self.port.0)].transmitted;
-        sent.add(packets - left - refused, bytes - left_bytes - refused_bytes);
-        if left + refused != 0 {
+        if self.frames.is_empty() && self.refused.is_empty() {
+            sent.add(packets, bytes);
+        } else {
+            let (left, left_bytes) = sum(&self.frames);
+            let (refused, refused_bytes) = sum(&self.refused);
+            sent.add(packets - left - refused, bytes - left_bytes - refused_bytes);
             let reason = if result.is_ok() { DropReason::TxFull } else { DropReason::PortDown };
             self.discard(reason, pool, counters);
             counters.dropped[DropReason::TxRefused as usize].add(refused);

@@ -43,7 +43,7 @@ use super::adjacency::AdjacencyId;
 use super::memory::zeroed_u64;
 use crate::quiesce::Domain;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Entries of the direct table: one for each /16.
 const ROOT_ENTRIES: usize = 1 << 16;
@@ -85,14 +85,22 @@ const fn is_pointer(entry: u64) -> bool {
 pub struct Fib6 {
     root: Box<[AtomicU64; ROOT_ENTRIES]>,
     words: Box<[AtomicU64; ARENA_WORDS]>,
+    /// Whether nodes are too many for the caches that a worker has to itself; the writer says so.
+    large: AtomicBool,
 }
 
 impl Fib6 {
     /// An empty table and its only writer. Workers that read it are those of `domain`.
     pub fn new(domain: &Arc<Domain>) -> (Arc<Fib6>, Fib6Writer) {
-        let fib = Arc::new(Fib6 { root: zeroed_u64(), words: zeroed_u64() });
+        let fib = Arc::new(Fib6 { root: zeroed_u64(), words: zeroed_u64(), large: AtomicBool::new(false) });
         let writer = Fib6Writer::new(Arc::clone(&fib), domain);
         (fib, writer)
+    }
+
+    /// Whether look-ups of changing destinations go to distant memory, so that they are best done for a batch at a time.
+    #[inline(always)]
+    pub fn is_large(&self) -> bool {
+        self.large.load(Ordering::Relaxed)
     }
 
     #[inline(always)]

@@ -22,6 +22,8 @@ use std::sync::atomic::Ordering;
 const GROUP_END: u8 = 24;
 /// Nodes that may be wide whatever they hold: 8 MB of them.
 pub(super) const WIDE_NODES: usize = 4096;
+/// Cache lines from which on a table is large ([`Fib6::is_large`]): 256 KB, what its packets leave of a usual L2 cache.
+const LARGE_LINES: usize = 4096;
 /// A node of at least so many runs is wide: it then takes at most six times the memory.
 const WIDE_RUNS: usize = 32;
 
@@ -93,6 +95,7 @@ impl Fib6Writer {
             self.update_group(first, &update);
         }
         self.arena.retire();
+        self.fib.large.store(self.arena.lines_in_use() > LARGE_LINES, Ordering::Relaxed);
     }
 
     /// An update of a prefix longer than /16.

@@ -100,19 +100,21 @@ impl<T> Producer<T> {
         let n = self.room(values.len()).min(values.len());
         let to_end = self.shared.slots.len() - (self.tail & (self.shared.slots.len() - 1));
         let first = n.min(to_end);
+        let rest = values.len() - n;
         // SAFETY: n slots from tail on are free (room) and are copied to in two runs, before and after the ring's end; the values
         // copied leave the vector: its length is set to what remains, which is moved to the front.
         unsafe {
             ptr::copy_nonoverlapping(values.as_ptr(), self.shared.slot(self.tail), first);
-            ptr::copy_nonoverlapping(
-                values.as_ptr().add(first),
-                self.shared.slot(self.tail.wrapping_add(first)),
-                n - first,
-            );
-            let rest = values.len() - n;
+            // Mostly nothing, and a call all the same if it were not asked first.
+            if first < n {
+                let wrapped = self.shared.slot(self.tail.wrapping_add(first));
+                ptr::copy_nonoverlapping(values.as_ptr().add(first), wrapped, n - first);
+            }
             values.set_len(0);
-            ptr::copy(values.as_ptr().add(n), values.as_mut_ptr(), rest);
-            values.set_len(rest);
+            if rest > 0 {
+                ptr::copy(values.as_ptr().add(n), values.as_mut_ptr(), rest);
+                values.set_len(rest);
+            }
         }
         self.tail = self.tail.wrapping_add(n);
         self.shared.tail.0.store(self.tail, Ordering::Release);
@@ -130,6 +132,7 @@ impl<T> Consumer<T> {
     }
 
     /// Whether there is nothing.
+    #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.shared.tail.0.load(Ordering::Acquire) == self.head
     }
@@ -148,6 +151,9 @@ impl<T> Consumer<T> {
     #[inline(always)]
     pub fn pop_each(&mut self, max: usize, mut each: impl FnMut(T)) -> usize {
         let n = self.ready(max).min(max);
+        if n == 0 {
+            return 0;
+        }
         // Counted before they are given away: a panic in `each` loses values rather than giving one twice.
         let from = self.head;
         self.head = self.head.wrapping_add(n);
