@@ -528,11 +528,15 @@ pub fn open_port(core: &Core, plan: &PortPlan) -> Result<Vec<Delivery>, Failure>
         "{}: {nic} with {}, {}, {queues} queue(s): {}",
         plan.name, opened.driver, opened.mode, opened.why
     ));
+    // Each port starts at another worker: where the two directions of a flow come in by queues of the same number, as with a
+    // symmetric hash, they are two workers' work.
+    let owner = |queue: usize| (queue + usize::from(plan.id.0)) % workers;
     let pairs = opened.pairs.into_iter().enumerate();
-    let mut deliveries: Vec<Delivery> = pairs.map(|(i, pair)| (i % workers, Command::Attach(pair))).collect();
+    let mut deliveries: Vec<Delivery> = pairs.map(|(i, pair)| (owner(i), Command::Attach(pair))).collect();
     for i in queues..workers {
-        log::info(format!("{}: worker {i} sends through worker {}, which has a queue", plan.name, i % queues.max(1)));
-        deliveries.push((i, Command::Relay(plan.id, i % queues.max(1))));
+        let (without, via) = (owner(i), owner(i % queues.max(1)));
+        log::info(format!("{}: worker {without} sends through worker {via}, which has a queue", plan.name));
+        deliveries.push((without, Command::Relay(plan.id, via)));
     }
     {
         let mut ports = lock(&core.ports);

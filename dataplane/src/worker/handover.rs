@@ -26,7 +26,7 @@ impl Worker {
                 Ok(()) => {
                     self.counters.punted[class as usize].add(1);
                     self.counters.ring_in.add(1);
-                    host.bell.wake();
+                    self.punted = true;
                     return;
                 }
                 Err(rtrb::PushError::Full(packet)) => {
@@ -36,6 +36,17 @@ impl Worker {
             }
         };
         context!(self).discard(packet, reason);
+    }
+
+    /// Rouses the host I/O thread when this turn punted: once, for a wake-up costs as much as a hundred packets.
+    #[inline(always)]
+    pub(super) fn ring_host(&mut self) {
+        if self.punted {
+            self.punted = false;
+            if let Some(host) = &self.host {
+                host.bell.wake();
+            }
+        }
     }
 
     /// Standalone mode: Ferrule answers for itself.

@@ -199,6 +199,8 @@ pub struct Worker {
     generating: Vec<Packet>,
     fragments: Vec<Packet>,
     host: Option<HostLink>,
+    /// Whether this turn gave the host I/O thread something.
+    punted: bool,
     rings: Rings,
     neighbors: NeighborQueues,
     waits: Waits,
@@ -270,6 +272,7 @@ impl Worker {
             generating: Vec::with_capacity(GENERATED_MAX),
             fragments: Vec::with_capacity(GENERATED_MAX),
             host: parts.host,
+            punted: false,
             rings: parts.rings,
             requests: parts.requests,
             control: parts.control,

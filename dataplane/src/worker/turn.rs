@@ -70,6 +70,7 @@ impl Worker {
         }
         self.settle();
         self.flush();
+        self.ring_host();
         if found == 0 {
             self.flush_queues();
         }
