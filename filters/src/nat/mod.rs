@@ -25,6 +25,7 @@ mod flow;
 mod fragment;
 mod icmp;
 mod incoming;
+mod keep;
 mod life;
 mod outgoing;
 pub mod port;
@@ -46,11 +47,10 @@ pub use counters::{Counters, DropCause, LinkCounts, StateInfo};
 pub use shared::SharedFlows;
 pub use state::Key;
 
-use directory::{Claim, Entry, Face};
 use fragment::{Datagram, FragmentTable};
 use port::{PortDice, PortRange};
 use redirect::Redirects;
-use state::{INCOMING, State, StateTable, UNSOLICITED};
+use state::StateTable;
 
 /// The direction of the pass in which a rule matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +89,6 @@ impl Default for Limits {
 
 /// States looked at for expiry with each packet.
 const SWEEP: usize = 2;
-/// States looked at before a full table refuses a new one.
-const SWEEP_FULL: usize = 32;
 
 /// What the translation itself found; the direction decides what becomes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,12 +282,10 @@ impl Nat {
         }
     }
 
-    /// Ends every state.
+    /// Ends every state. Takes time with the size of the table: a millisecond or a few, once for each change of the alias address.
     pub fn reset(&mut self) {
-        // One look at each queue's head per round; every state is taken out once.
-        let all: Vec<Key> = self.states.iter().map(State::inside_key).collect();
-        for key in all {
-            if let Some(state) = self.states.find_out(&key).and_then(|slot| self.states.remove(slot)) {
+        for slot in 0..self.states.capacity() {
+            if let Some(state) = self.states.remove(slot as u32) {
                 self.forget(&state);
             }
         }
@@ -324,95 +320,6 @@ impl Nat {
     /// Bytes of memory that the instance has taken, beside [`SharedFlows::memory`].
     pub fn memory(&self) -> usize {
         self.states.memory()
-    }
-
-    /// What a state's end entails.
-    fn forget(&mut self, state: &State) {
-        self.links.add(state.protocol, -1);
-        if let Some(directory) = &self.shared.directory {
-            let owner = self.worker as u16;
-            directory.release(&state.inside_key(), Face::Inside, owner);
-            // Otherwise the entry is that of a newer flow.
-            if state.flags & INCOMING != 0 {
-                directory.release(&state.wire_key(), Face::Wire, owner);
-            }
-        }
-    }
-
-    /// A state of this worker that is not past its time; one that is ends here.
-    fn alive(&mut self, found: Option<u32>) -> Option<u32> {
-        let slot = found?;
-        if !self.states.is_over(slot, self.now) {
-            return Some(slot);
-        }
-        if let Some(state) = self.states.remove(slot) {
-            self.forget(&state);
-            self.counters.expired += 1;
-        }
-        None
-    }
-
-    /// What another worker has made of a flow.
-    fn elsewhere(&self, key: &Key, face: Face) -> Option<Mapping> {
-        let entry = self.shared.directory.as_ref()?.get(key, face)?;
-        // An entry of our own without its state is one that ends.
-        let foreign = usize::from(entry.owner) != self.worker;
-        foreign.then_some(Mapping { address: entry.address, port: entry.port, slot: None })
-    }
-
-    /// Makes a state for a flow. `exclusive`: the tuple outside was chosen and must be nobody else's; otherwise the newest flow has it. Err
-    /// where it cannot be.
-    fn create(&mut self, state: State, exclusive: bool) -> Result<u32, DropCause> {
-        let solicited = state.flags & UNSOLICITED == 0;
-        // One past its time gives its tuple up.
-        let _ = self.alive(self.states.find_in(&state.wire_key()));
-        if self.states.len() == self.states.capacity() {
-            self.sweep(SWEEP_FULL);
-        }
-        if self.states.len() == self.states.capacity()
-            || (!solicited && self.states.unsolicited() * 2 >= self.states.capacity())
-        {
-            return Err(DropCause::TableFull);
-        }
-        if let Some(directory) = &self.shared.directory {
-            let (inside, wire) = (state.inside_key(), state.wire_key());
-            let owner = self.worker as u16;
-            let back = Entry { address: state.inside, port: state.inside_port, owner };
-            let claim = if exclusive {
-                directory.claim(&wire, Face::Wire, back)
-            } else {
-                directory.put(&wire, Face::Wire, back)
-            };
-            match claim {
-                Claim::Done => {}
-                Claim::Taken => return Err(DropCause::NoPort),
-                Claim::Full => return Err(DropCause::TableFull),
-            }
-            let there = Entry { address: state.alias, port: state.alias_port, owner };
-            if directory.put(&inside, Face::Inside, there) != Claim::Done {
-                directory.release(&wire, Face::Wire, owner);
-                return Err(DropCause::TableFull);
-            }
-        }
-        let slot = self.states.insert(state).ok_or(DropCause::TableFull)?;
-        self.links.add(state.protocol, 1);
-        self.counters.created += 1;
-        Ok(slot)
-    }
-
-    /// Books a packet with its state, and what a TCP segment changes.
-    fn touch(&mut self, slot: Option<u32>, packet: &Packet, from_inside: bool) {
-        let now = self.now;
-        let Some(slot) = slot else { return };
-        let Some(state) = self.states.get(slot) else { return };
-        state.used = now;
-        state.packets += 1;
-        state.bytes += packet.ip_len() as u64;
-        if let Some(flags) = rewrite::tcp_flags(packet)
-            && let Some(life) = state.tcp.segment(from_inside, flags)
-        {
-            self.states.set_life(slot, life);
-        }
     }
 
     /// The datagram that a fragment is part of.
