@@ -261,8 +261,7 @@ impl Nat {
         if self.address == address {
             return;
         }
-        // The first address is no change of one.
-        if self.config.reset && self.address != 0 {
+        if self.config.reset {
             self.reset();
         }
         self.address = address;

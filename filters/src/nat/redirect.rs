@@ -29,6 +29,7 @@ struct PortRedirect {
     remote: u32,
     /// Of the first port; 0 is any.
     remote_port: u16,
+    /// The last written comes first, as libalias takes its servers.
     locals: Box<[(u32, u16)]>,
     turn: usize,
 }
@@ -79,7 +80,7 @@ impl Redirects {
             match redirect {
                 Redirect::Address { locals, public } => redirects.addresses.push(AddressRedirect {
                     public: (*public).into(),
-                    locals: locals.iter().map(|a| u32::from(*a)).collect(),
+                    locals: locals.iter().rev().map(|a| u32::from(*a)).collect(),
                     turn,
                 }),
                 Redirect::Port { protocol, locals, public, ports, remote } => {
@@ -91,7 +92,7 @@ impl Redirects {
                         high: ports.high.max(ports.low),
                         remote,
                         remote_port,
-                        locals: locals.iter().map(|(a, p)| (u32::from(*a), p.low)).collect(),
+                        locals: locals.iter().rev().map(|(a, p)| (u32::from(*a), p.low)).collect(),
                         turn,
                     });
                 }

@@ -92,7 +92,10 @@ fn a_fragment_keeps_its_identification_for_the_hash() {
             assert!(!packet.flags.has(Flags::HASHED));
             let after = ferrule_dataplane::packet::hash::of(SEED, &mut packet);
             assert_ne!(before, after);
-            rig.finish(packet);
+            let bytes = rig.finish(packet);
+            let mut fresh = rig.parsed(&bytes, Offload::NONE);
+            assert_eq!(after, ferrule_dataplane::packet::hash::of(SEED, &mut fresh), "as if received so");
+            rig.pool.free(fresh.frame);
             after
         })
         .collect();

@@ -66,6 +66,38 @@ fn who_says_more_of_the_peer_wins_then_who_comes_last() {
     assert_eq!(went((PEER, 4001)), "192.168.0.30");
     assert_eq!(went(("203.0.113.6", 4000)), "192.168.0.20");
     assert_eq!(went(("203.0.113.6", 4001)), "192.168.0.10");
+    let mut rig =
+        self::rig(with(vec![to("192.168.0.30", Some((PEER, 0))), to("192.168.0.20", Some(("0.0.0.0", 4000)))]));
+    let inward = rig.back(&tcp((PEER, 4000), (ALIAS, 80), 2)).unwrap();
+    assert_eq!(ends(&inward).1.0, "192.168.0.30", "the address says more than the port, though written first");
+}
+
+#[test]
+fn redirections_go_with_the_address_and_the_configuration() {
+    let mut rig = rig(with(vec![redirect_port(&[(HOST, 6667)], None, one(80))]));
+    let moved = "198.51.100.9";
+    assert_eq!(rig.back(&tcp((PEER, 9), (moved, 80), 2)), None);
+    rig.nat.reconfigure(&NatConfig { address: Some(ip(moved)), ..rig.nat.config().clone() });
+    assert_eq!(ends(&rig.back(&tcp((PEER, 9), (moved, 80), 2)).unwrap()).1.0, HOST);
+    assert!(!rig.flags.has(Flags::REROUTE), "the route is still to be found");
+    assert_eq!(rig.back(&tcp((PEER, 9), (ALIAS, 80), 2)), None);
+    rig.nat.reconfigure(&NatConfig { redirects: vec![], ..rig.nat.config().clone() });
+    assert!(rig.back(&tcp((PEER, 9), (moved, 80), 2)).is_some(), "a state outlives its redirection");
+    assert_eq!(rig.back(&tcp((PEER, 10), (moved, 80), 2)), None);
+}
+
+#[test]
+fn the_last_of_several_hosts_behind_one_address_is_reached_and_deny_in_stops_them_all() {
+    let public = "198.51.100.20";
+    let redirects = [HOST, OTHER].map(|host| Redirect::Address { locals: vec![ip(host)], public: ip(public) }).to_vec();
+    let mut rig = rig(NatConfig { redirects, ..config() });
+    let other = |source: &str, destination: &str, protocol| packet(source, destination, protocol, &[0; 12]);
+    assert_eq!(ends(&rig.back(&other(PEER, public, 254)).unwrap()).1.0, OTHER);
+    for host in [HOST, OTHER] {
+        assert_eq!(ends(&rig.out(&other(host, PEER, 253)).unwrap()).0.0, public);
+    }
+    rig.nat.reconfigure(&NatConfig { deny_in: true, ..rig.nat.config().clone() });
+    assert_eq!(rig.back(&other(PEER, public, 252)), None);
 }
 
 #[test]
@@ -87,7 +119,8 @@ fn load_is_shared_in_turn_and_a_flow_stays_where_it_is() {
     let servers = [("192.168.0.11", 8001), ("192.168.0.12", 8002), ("192.168.0.13", 8003)];
     let mut rig = rig(with(vec![redirect_port(&servers, None, one(80))]));
     for round in 0..2 {
-        for (i, server) in servers.iter().enumerate() {
+        // The last written comes first, as with libalias.
+        for (i, server) in servers.iter().rev().enumerate() {
             let port = 4000 + round * 10 + i as u16;
             for _ in 0..3 {
                 let inward = rig.back(&tcp((PEER, port), (ALIAS, 80), 2)).unwrap();
@@ -123,7 +156,7 @@ fn addresses_share_load_too() {
     let shared = Redirect::Address { locals, public: ip(ALIAS) };
     let mut rig = rig(NatConfig { redirects: vec![shared], ..config() });
     let mut went = |port| ends(&rig.back(&udp((PEER, port), (ALIAS, 53))).unwrap()).1.0;
-    assert_eq!([went(1), went(2), went(3), went(1)].map(|a| a[10..].to_owned()), ["11", "12", "11", "11"]);
+    assert_eq!([went(1), went(2), went(3), went(1)].map(|a| a[10..].to_owned()), ["12", "11", "12", "12"]);
 }
 
 #[test]

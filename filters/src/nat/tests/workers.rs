@@ -126,6 +126,37 @@ fn a_small_pool_is_used_to_its_end_and_never_twice() {
 }
 
 #[test]
+fn the_end_of_an_older_flow_takes_nothing_from_a_newer_one() {
+    let mut all = Workers::new(2, &config());
+    let gre = |source: &str, destination: &str| packet(source, destination, 47, &[0; 8]);
+    let rig = &mut all.rigs[1];
+    rig.out(&gre(HOST, PEER)).unwrap();
+    rig.now += 40 * SECOND;
+    rig.out(&gre(OTHER, PEER)).unwrap();
+    rig.now += 30 * SECOND;
+    rig.nat.sweep_at(rig.now, 10);
+    assert_eq!(rig.nat.states().count(), 1);
+    let answer = all.rigs[0].parsed(&gre(PEER, ALIAS), Offload::NONE);
+    assert_eq!(all.shared.owner_of(&answer), Some(1));
+    all.rigs[0].pool.free(answer.frame);
+    assert_eq!(ends(&all.rigs[0].back(&gre(PEER, ALIAS)).unwrap()).1.0, OTHER);
+}
+
+#[test]
+fn a_port_past_its_time_is_free_at_once() {
+    let mut all = Workers::new(2, &NatConfig { port_range: Some(Range { low: 4000, high: 4000 }), ..config() });
+    let rig = &mut all.rigs[0];
+    rig.out(&udp((HOST, 1), (PEER, 53))).unwrap();
+    assert_eq!(rig.out(&udp((HOST, 2), (PEER, 53))), None);
+    // Nothing swept it up yet: the sweep has other queues to look at first.
+    rig.now += 61 * SECOND;
+    rig.nat.sweep_at(rig.now, 2);
+    rig.now += SECOND;
+    assert_eq!(rig.nat.states().count(), 1);
+    assert_eq!(ends(&rig.out(&udp((HOST, 2), (PEER, 53))).unwrap()).0.1, 4000);
+}
+
+#[test]
 fn a_packet_at_another_worker_is_translated_all_the_same() {
     let config = NatConfig { deny_in: true, ..config() };
     let mut all = Workers::new(4, &config);
