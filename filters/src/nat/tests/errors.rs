@@ -84,6 +84,19 @@ fn errors_about_nothing_of_ours_pass_or_are_denied() {
 }
 
 #[test]
+fn a_quoted_udp_checksum_never_becomes_none() {
+    let mut rig = rig(config());
+    let mut original = udp((HOST, 700), (PEER, 53));
+    for word in 0..=u16::MAX {
+        original[30..32].copy_from_slice(&word.to_be_bytes());
+        seal(&mut original);
+        let (_, wire) = rig.through(Direction::Out, &original, Offload::NONE);
+        let (_, back) = rig.through(Direction::In, &error(ROUTER, ALIAS, 3, &wire[..28]), Offload::NONE);
+        assert_eq!(back[48..56], original[20..28], "{word:04x}");
+    }
+}
+
+#[test]
 fn a_quoted_udp_without_checksum_stays_without() {
     let mut rig = rig(config());
     let mut original = udp((HOST, 700), (PEER, 53));

@@ -6,6 +6,7 @@ mod fragments;
 mod limits;
 mod properties;
 mod redirects;
+mod states;
 mod workers;
 mod world;
 
