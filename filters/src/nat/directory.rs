@@ -2,9 +2,10 @@
 //! A fixed hash table in shared memory from flows to their translation and the worker that owns it: many readers, a writer for each
 //! new or ended flow, no locks.
 //!
-//! Each entry is a sequence lock in four words. A key may lie in two buckets of eight entries; an entry never moves. To keep a tuple
-//! exclusive without a lock, a writer first shows its entry and then looks for another of the same key: of two writers at the same time at
-//! least one sees the other and withdraws (perhaps both, and both try another port).
+//! Each entry is a sequence lock in four words. A key may lie in two buckets of eight entries; an entry never moves. The words that tell
+//! which entries are in use, and by what keys (14 bits of each), make up one cache line of a bucket, so that looking for what is not there costs two
+//! lines. To keep a tuple exclusive without a lock, a writer first shows its entry and then looks for another of the same key: of two
+//! writers at the same time at least one sees the other and withdraws (perhaps both, and both try another port).
 
 use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 
@@ -15,19 +16,42 @@ use super::state::Key;
 /// Entries of a bucket.
 const WIDTH: usize = 8;
 
-/// Meaning of the low bits of `meta`; the rest is the version.
+/// `meta` holds the kind, the tag of the key, and a version that each change of hands raises.
 const EMPTY: u64 = 0;
 const WRITING: u64 = 1;
 const FULL: u64 = 2;
 const KIND: u64 = 3;
-const VERSION: u64 = 4;
+const TAG: u64 = 0xfffc;
+const VERSION: u64 = 0x1_0000;
 
 #[derive(Default)]
-struct Slot {
-    meta: AtomicU64,
+#[repr(C, align(64))]
+struct Bucket {
+    meta: [AtomicU64; WIDTH],
+    data: [Data; WIDTH],
+}
+
+#[derive(Default)]
+struct Data {
     addresses: AtomicU64,
     ports: AtomicU64,
     value: AtomicU64,
+}
+
+/// An entry in its place.
+#[derive(Clone, Copy)]
+struct Slot<'a> {
+    meta: &'a AtomicU64,
+    data: &'a Data,
+}
+
+/// A key as it is stored, and where.
+#[derive(Clone, Copy)]
+struct Needle {
+    addresses: u64,
+    ports: u64,
+    tag: u64,
+    buckets: [usize; 2],
 }
 
 /// Which face of a flow a key describes.
@@ -70,82 +94,89 @@ pub(super) enum Claim {
 
 /// The table.
 pub(super) struct Directory {
-    slots: Box<[Slot]>,
+    buckets: Box<[Bucket]>,
     seed: HashSeed,
-}
-
-fn words(key: &Key, face: Face) -> (u64, u64) {
-    let addresses = u64::from(key.near) << 32 | u64::from(key.far);
-    let ports = u64::from(key.near_port) << 48 | u64::from(key.far_port) << 32;
-    (addresses, ports | u64::from(key.protocol) << 8 | u64::from(face == Face::Wire))
 }
 
 impl Directory {
     /// Room for so many entries.
     pub fn new(entries: usize, seed: HashSeed) -> Directory {
-        let count = entries.next_power_of_two().max(2 * WIDTH);
-        Directory { slots: (0..count).map(|_| Slot::default()).collect(), seed }
+        let count = entries.div_ceil(WIDTH).next_power_of_two().max(2);
+        Directory { buckets: (0..count).map(|_| Bucket::default()).collect(), seed }
     }
 
     /// Bytes of memory it has taken.
     pub fn memory(&self) -> usize {
-        size_of_val(&*self.slots)
+        size_of_val(&*self.buckets)
     }
 
-    /// The two buckets of a key.
-    fn slots(&self, words: (u64, u64)) -> impl Iterator<Item = &Slot> + Clone {
-        let (a, p) = words;
-        let bucket = |seed, other: u32| {
-            let h = hash::v4(seed, (a >> 32) as u32, a as u32 ^ other, p as u8, (p >> 48) as u16, (p >> 32) as u16);
-            (h ^ (p >> 8) as u32) as usize & (self.slots.len() / WIDTH - 1)
+    fn needle(&self, key: &Key, face: Face) -> Needle {
+        let addresses = u64::from(key.near) << 32 | u64::from(key.far);
+        let ports = u64::from(key.near_port) << 48 | u64::from(key.far_port) << 32;
+        let ports = ports | u64::from(key.protocol) << 8 | u64::from(face == Face::Wire);
+        // The flow hash is symmetric; the ends' order and the face make part of the key all the same.
+        let hash = |seed| {
+            hash::v4(seed, key.near, key.far ^ u32::from(face == Face::Wire), key.protocol, key.near_port, key.far_port)
         };
         let second = HashSeed(self.seed.0.rotate_left(31), self.seed.1.rotate_left(13) | 1);
-        let (x, y) = (bucket(self.seed, 0), bucket(second, 0x9e37_79b9));
-        self.slots[x * WIDTH..(x + 1) * WIDTH].iter().chain(&self.slots[y * WIDTH..(y + 1) * WIDTH])
+        let (first, second) = (hash(self.seed), hash(second));
+        let mask = self.buckets.len() - 1;
+        let tag = u64::from((first ^ second) >> 16) & TAG;
+        Needle { addresses, ports, tag, buckets: [first as usize & mask, second as usize & mask] }
+    }
+
+    /// The entries where a key may lie.
+    fn slots(&self, needle: Needle) -> impl Iterator<Item = Slot<'_>> {
+        let buckets = needle.buckets.into_iter().filter_map(|at| self.buckets.get(at));
+        buckets.flat_map(|bucket| bucket.meta.iter().zip(&bucket.data).map(|(meta, data)| Slot { meta, data }))
+    }
+
+    /// Whether an entry, in whatever condition, has the key.
+    fn has(slot: Slot<'_>, needle: Needle) -> bool {
+        // Acquire on each: a word of a later writer brings that writer's change of `meta` with it.
+        (slot.data.addresses.load(Acquire), slot.data.ports.load(Acquire)) == (needle.addresses, needle.ports)
     }
 
     /// The value of an entry that is whole and has this key.
-    fn read(slot: &Slot, words: (u64, u64)) -> Option<(u64, u64)> {
+    fn read(slot: Slot<'_>, needle: Needle) -> Option<(u64, u64)> {
         let meta = slot.meta.load(SeqCst);
-        if meta & KIND != FULL {
+        if meta & (KIND | TAG) != FULL | needle.tag {
             return None;
         }
-        // Acquire on each: a word of a later writer brings that writer's change of `meta` with it.
-        let found = (slot.addresses.load(Acquire), slot.ports.load(Acquire));
-        let value = slot.value.load(Acquire);
-        (found == words && slot.meta.load(Acquire) == meta).then_some((value, meta))
+        let found = Directory::has(slot, needle);
+        let value = slot.data.value.load(Acquire);
+        (found && slot.meta.load(Acquire) == meta).then_some((value, meta))
     }
 
     /// The translation of a flow, if any worker has one.
     pub fn get(&self, key: &Key, face: Face) -> Option<Entry> {
-        let words = words(key, face);
-        self.slots(words).find_map(|slot| Directory::read(slot, words)).map(|(value, _)| Entry::unpack(value))
+        let needle = self.needle(key, face);
+        self.slots(needle).find_map(|slot| Directory::read(slot, needle)).map(|(value, _)| Entry::unpack(value))
     }
 
     /// Enters a flow whose tuple nobody has.
     pub fn claim(&self, key: &Key, face: Face, entry: Entry) -> Claim {
-        let words = words(key, face);
-        let mine = self.slots(words).find_map(|slot| {
+        let needle = self.needle(key, face);
+        let mine = self.slots(needle).find_map(|slot| {
             let meta = slot.meta.load(Relaxed);
-            let open =
-                meta & KIND == EMPTY && slot.meta.compare_exchange(meta, meta | WRITING, SeqCst, Relaxed).is_ok();
+            let writing = meta | needle.tag | WRITING;
+            let open = meta & KIND == EMPTY && slot.meta.compare_exchange(meta, writing, SeqCst, Relaxed).is_ok();
             open.then_some((slot, meta))
         });
         let Some((slot, meta)) = mine else {
             return if self.get(key, face).is_some() { Claim::Taken } else { Claim::Full };
         };
-        slot.addresses.store(words.0, Release);
-        slot.ports.store(words.1, Release);
-        slot.value.store(entry.pack(), Release);
-        slot.meta.store((meta + VERSION) | FULL, SeqCst);
+        slot.data.addresses.store(needle.addresses, Release);
+        slot.data.ports.store(needle.ports, Release);
+        slot.data.value.store(entry.pack(), Release);
+        slot.meta.store((meta + VERSION) | needle.tag | FULL, SeqCst);
         fence(SeqCst);
         // One that is being written counts, so that a tuple changing hands is never taken for free.
-        let same = |other: &Slot| {
-            let kind = other.meta.load(SeqCst) & KIND;
-            kind != EMPTY && (other.addresses.load(Acquire), other.ports.load(Acquire)) == words
+        let same = |other: Slot<'_>| {
+            let meta = other.meta.load(SeqCst);
+            meta & KIND != EMPTY && meta & TAG == needle.tag && Directory::has(other, needle)
         };
-        let other = self.slots(words).any(|other| !std::ptr::eq(slot, other) && same(other));
-        if other {
+        if self.slots(needle).any(|other| !std::ptr::eq(slot.meta, other.meta) && same(other)) {
             slot.meta.store(meta + 2 * VERSION, SeqCst);
             return Claim::Taken;
         }
@@ -154,13 +185,13 @@ impl Directory {
 
     /// Enters a flow, in the place of one that has the tuple: for tuples that nobody can choose, the newest flow gets the replies.
     pub fn put(&self, key: &Key, face: Face, entry: Entry) -> Claim {
-        let words = words(key, face);
-        for slot in self.slots(words) {
-            let Some((_, meta)) = Directory::read(slot, words) else { continue };
+        let needle = self.needle(key, face);
+        for slot in self.slots(needle) {
+            let Some((_, meta)) = Directory::read(slot, needle) else { continue };
             let writing = (meta & !KIND) | WRITING;
             if slot.meta.compare_exchange(meta, writing, SeqCst, Relaxed).is_ok() {
-                slot.value.store(entry.pack(), Release);
-                slot.meta.store((meta & !KIND) + VERSION + FULL, SeqCst);
+                slot.data.value.store(entry.pack(), Release);
+                slot.meta.store(meta + VERSION, SeqCst);
                 return Claim::Done;
             }
         }
@@ -169,20 +200,21 @@ impl Directory {
 
     /// Takes a flow out where `owner` still has it.
     pub fn release(&self, key: &Key, face: Face, owner: u16) {
-        let words = words(key, face);
-        for slot in self.slots(words) {
-            if let Some((value, meta)) = Directory::read(slot, words)
+        let needle = self.needle(key, face);
+        for slot in self.slots(needle) {
+            if let Some((value, meta)) = Directory::read(slot, needle)
                 && Entry::unpack(value).owner == owner
             {
                 // Where this fails, another has just put its flow there.
-                let _ = slot.meta.compare_exchange(meta, (meta & !KIND) + VERSION, SeqCst, Relaxed);
+                let free = (meta & !(KIND | TAG)) + VERSION;
+                let _ = slot.meta.compare_exchange(meta, free, SeqCst, Relaxed);
             }
         }
     }
 
     /// Entries in use; for display.
     pub fn len(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.meta.load(Relaxed) & KIND == FULL).count()
+        self.buckets.iter().flat_map(|bucket| &bucket.meta).filter(|meta| meta.load(Relaxed) & KIND == FULL).count()
     }
 }
 
