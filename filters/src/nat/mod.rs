@@ -13,6 +13,9 @@
 //! - *Fragments* behind the first go where the first went; from outside without one they are dropped. `reass` before `nat` avoids both.
 //! - IPv6 passes untouched, as in FreeBSD.
 //!
+//! Chains and super-packets are translated like others: the parser leaves the headers in the first segment. An ICMP error whose quoted headers
+//! are not there counts as one about nobody's flow. Checksums left to the device stay left to it.
+//!
 //! Where this differs from libalias, on purpose: a packet that finds no free port, or no room for its state, is dropped and counted and
 //! does not leave with its inside address; sources that `unreg_only` leaves alone keep their ports too; `deny_in` holds for
 //! first fragments; checksums within quoted packets are mended; errors about protocols without ports are translated; `nat global` asks for
