@@ -133,4 +133,11 @@ pub trait Stage: Send {
     fn needs_flow_owner(&self) -> bool {
         false
     }
+
+    /// The worker that owns a packet just received, where the packet's own hash does not tell: address translation gives the directions
+    /// of a flow different tuples. Asked only where flows have owners and there are several workers; None leaves it to the hash.
+    fn flow_owner(&self, packet: &Packet) -> Option<usize> {
+        let _ = packet;
+        None
+    }
 }

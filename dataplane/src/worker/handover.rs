@@ -109,7 +109,8 @@ impl Worker {
         let mut mine = std::mem::take(&mut self.out);
         batch.consume(|packet| {
             let mut packet = packet.take();
-            let owner = hash::owner(hash::of(seed, &mut packet), workers);
+            let named = self.stages.iter().find_map(|stage| stage.flow_owner(&packet)).filter(|owner| *owner < workers);
+            let owner = named.unwrap_or_else(|| hash::owner(hash::of(seed, &mut packet), workers));
             if owner == me {
                 let _ = mine.push(packet);
             } else {

@@ -70,6 +70,57 @@ pub fn both_directions_of_a_flow_meet_on_one_worker_whatever_queue_they_came_in_
     assert!((700..900).contains(&totals.handed_over.0), "{:?}", totals.handed_over);
 }
 
+/// A witness that knows of some flows where they belong.
+struct Named(Witness);
+
+impl Stage for Named {
+    fn name(&self) -> &'static str {
+        "named"
+    }
+
+    fn process(&mut self, hook: Hook, batch: &mut Batch, context: &mut Context<'_>) {
+        self.0.process(hook, batch, context);
+    }
+
+    fn needs_flow_owner(&self) -> bool {
+        true
+    }
+
+    fn flow_owner(&self, packet: &Packet) -> Option<usize> {
+        match packet.source_port {
+            1000..1100 => Some(usize::from(packet.source_port) % 3),
+            // No such worker: the hash decides.
+            1100..1200 => Some(3),
+            _ => None,
+        }
+    }
+}
+
+#[test]
+pub fn a_stage_names_the_owner_of_flows_that_the_hash_does_not_tell() {
+    let log = Log::default();
+    let stages = log.clone();
+    let builder = ports().workers(3).stages(move |_| vec![Box::new(Named(Witness(stages.clone())))]);
+    let mut world = world(builder);
+    for flow in 1000..1300u16 {
+        let frame = packet("198.18.0.9", "203.0.113.5").udp(flow, 53, 4).at_a(&world);
+        assert!(world.inject_at(A, usize::from(flow) % 2, &frame, Offload::NONE));
+    }
+    world.settle();
+    let seen = log.lock().unwrap().clone();
+    assert_eq!(seen.len(), 300);
+    let mut by_hash = [0; 3];
+    for (worker, source, _) in seen {
+        if source < 1100 {
+            assert_eq!(worker, usize::from(source) % 3);
+        } else {
+            by_hash[worker] += 1;
+        }
+    }
+    assert!(by_hash.iter().all(|n| (40..100).contains(n)), "{by_hash:?}");
+    check(world);
+}
+
 #[test]
 pub fn the_order_of_a_flow_is_kept_over_the_hand_over() {
     let (mut world, log) = witnessed(2);
