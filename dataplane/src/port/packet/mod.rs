@@ -23,6 +23,9 @@ use std::sync::Arc;
 use super::QueuePair;
 use crate::packet::PortId;
 
+mod merge;
+#[cfg(test)]
+mod merge_tests;
 mod queue;
 pub mod receive;
 pub mod sys;
