@@ -392,7 +392,8 @@ impl PacketTransmit {
         let may = sys::interface_facts(&self.large, &self.interface)
             .and_then(|facts| {
                 self.mtu = facts.mtu as usize;
-                Ok(!sys::finishes_frames(&self.large, &self.interface)?)
+                // Without carrier the queueing discipline would lose frames that nobody counts.
+                Ok(facts.is_running() && !sys::finishes_frames(&self.large, &self.interface)?)
             })
             .unwrap_or(false);
         if may == self.merges {
@@ -416,7 +417,7 @@ impl TxQueue for PacketTransmit {
         let mut done = 0;
         let mut outcome = Ok(());
         self.refused_at.clear();
-        if !self.offload && frames.len() > 1 {
+        if !self.offload && (frames.len() > 1 || self.merges) {
             self.look_whether_to_merge();
         }
         while done < frames.len() {

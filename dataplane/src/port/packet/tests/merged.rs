@@ -97,6 +97,29 @@ fn runs_longer_than_the_link_are_refused() {
     assert_eq!(pool.available(), 512);
 }
 
+/// A link that loses its carrier loses frames as it does without merging: counted, without an error.
+#[test]
+fn losses_of_a_dead_link_are_counted() {
+    let Some((a, b, mut port)) = wire(1500, |_| {}) else { return };
+    b.sh(MERGING);
+    let (mut pool, watch) = (pool(512), watcher(&a));
+    let frames = flow(true, 10, 1);
+    assert_eq!(send_and_compare(&mut port, &mut pool, &watch, &frames), 0);
+    a.sh("ip link set a0 down");
+    let limit = Instant::now() + PATIENCE;
+    while port.queues[0].tx.statistics().tx_lost == 0 {
+        let lend = |bytes: &Vec<u8>| TxFrame { frame: pool.frame_from(bytes).unwrap(), offload: Offload::NONE };
+        let mut lent: Vec<TxFrame> = frames.iter().map(lend).collect();
+        port.queues[0].tx.transmit(&mut lent, &mut Vec::new(), &mut pool).unwrap();
+        lent.drain(..).for_each(|tx| pool.free(tx.frame));
+        assert!(Instant::now() < limit);
+    }
+    a.sh("ip link set a0 up");
+    let watch = watcher(&a);
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(send_and_compare(&mut port, &mut pool, &watch, &frames), 0);
+}
+
 /// TCP of real stacks through a merging wire in user space, both ways of every connection.
 #[test]
 fn tcp_passes_a_merging_wire() {
