@@ -78,7 +78,9 @@ impl Parser<'_, '_> {
 
     fn unreach(&mut self) -> Result<Action, Failed> {
         let code = self.code("unreach", "ICMP", UNREACH)?;
-        let mtu = self.peek().filter(|word| word.starts_with(|first: char| first.is_ascii_digit()));
+        // A number before `from` is a protocol.
+        let protocol = self.peek_at(1) == Some("from");
+        let mtu = self.peek().filter(|word| !protocol && word.starts_with(|first: char| first.is_ascii_digit()));
         match mtu {
             Some(text) if code == UNREACH_NEEDFRAG => {
                 let (_, span) = self.next().ok_or(Failed)?;

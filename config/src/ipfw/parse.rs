@@ -125,7 +125,8 @@ impl<'a, 'd> Parser<'a, 'd> {
         self.words.get(self.at).map(|word| word.text.as_ref())
     }
 
-    fn peek_at(&self, ahead: usize) -> Option<&'a str> {
+    /// The word `ahead` words after the next.
+    pub fn peek_at(&self, ahead: usize) -> Option<&'a str> {
         self.words.get(self.at + ahead).map(|word| word.text.as_ref())
     }
 
@@ -355,8 +356,11 @@ impl<'a, 'd> Parser<'a, 'd> {
             self.hinted(first, "missing protocol", "write ip from any to any, or options such as in recv em0");
             return None;
         };
-        let inner = if matches!(word, "{" | "(") { self.peek_at(1).unwrap_or(word) } else { word };
-        let inner = if inner == "not" { self.peek_at(1).unwrap_or(inner) } else { inner };
+        let mut ahead = 0;
+        while matches!(self.peek_at(ahead), Some("{" | "(" | "not" | "!")) {
+            ahead += 1;
+        }
+        let inner = self.peek_at(ahead).unwrap_or(word);
         if self.protocol_word(inner).is_none() {
             let message = format!("invalid protocol {}", quoted(inner));
             let mut candidates = self.protocol_names();
