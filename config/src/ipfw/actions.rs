@@ -7,7 +7,7 @@ use super::addresses::{inet_aton, inet_ntop, is_object_name};
 use super::ast::{Action, Argument, ForwardTo, Log, NatInstance, ReturnTo, Tag};
 use super::keywords::{self, ACTIONS, ActionWord, DSCP, UNREACH, UNREACH_HOST, UNREACH_NEEDFRAG, UNREACH6};
 use super::numbers::{self, ListKind, decimal, number, number32};
-use super::parse::{Failed, Parser};
+use super::reader::{Failed, Parser};
 use super::states::print_state_name;
 use crate::diagnostic::quoted;
 use crate::span::Span;

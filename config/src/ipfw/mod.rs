@@ -6,6 +6,7 @@
 mod actions;
 mod addresses;
 pub mod ast;
+mod body;
 pub mod check;
 pub mod dummynet;
 mod keywords;
@@ -16,6 +17,7 @@ mod numbers;
 mod options;
 pub mod parse;
 pub mod print;
+mod reader;
 mod states;
 pub mod table;
 pub mod words;
