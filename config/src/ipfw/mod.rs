@@ -11,6 +11,7 @@ pub mod check;
 pub mod dummynet;
 mod keywords;
 mod lookup;
+mod mac;
 pub mod names;
 pub mod nat;
 mod numbers;

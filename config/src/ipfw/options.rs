@@ -316,7 +316,7 @@ impl Parser<'_, '_> {
 
     fn masked_mac(&mut self, word: &str) -> Result<MaskedMac, Failed> {
         let (text, span) = self.argument(word, "two addresses: destination and source")?;
-        addresses::masked_mac(text).map_err(|fault| self.fault(span, fault))
+        super::mac::masked_mac(text).map_err(|fault| self.fault(span, fault))
     }
 
     fn mac_type(&mut self, word: &str) -> Result<Vec<Range<u16>>, Failed> {

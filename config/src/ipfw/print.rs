@@ -7,13 +7,14 @@
 //! the rule language are printed instead.
 
 use super::actions::{print_action, print_argument, print_hex, print_modifiers};
-use super::addresses::{inet_ntop, print as print_addresses, print_masked_mac, print_table};
+use super::addresses::{inet_ntop, print as print_addresses, print_table};
 use super::ast::{
     Action, Addresses, Argument, Block, InterfaceMatch, InterfaceRole, OwnerKind, Range, Rule, Side, TableValueTest,
     Term, Test,
 };
 use super::keywords::{self, ETHER_TYPES};
 use super::lookup::print_key;
+use super::mac::print_masked_mac;
 use super::names::{Names, builtin};
 use super::numbers::{print_bits, print_flags, print_list, print_numbers};
 use super::states::print_state;
