@@ -3,7 +3,25 @@
 //!
 //! [`ast`] is what one rule means, [`table`], [`nat`] and [`dummynet`] what the other commands configure.
 
+mod actions;
+mod addresses;
 pub mod ast;
+mod body;
+pub mod check;
 pub mod dummynet;
+mod keywords;
+mod lookup;
+mod mac;
+pub mod names;
 pub mod nat;
+mod numbers;
+mod options;
+pub mod parse;
+pub mod print;
+mod reader;
+mod states;
 pub mod table;
+pub mod words;
+
+#[cfg(test)]
+mod tests;
