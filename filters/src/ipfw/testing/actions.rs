@@ -28,23 +28,20 @@ pub fn state_option() -> impl Strategy<Value = StateOption> {
     });
     (
         prop_oneof![4 => Just(true), 1 => Just(false)],
-        proptest::option::weighted(0.3, limit),
+        proptest::option::weighted(0.5, limit),
         state_name(),
         prop::bool::weighted(0.1),
     )
         .prop_map(|(probes, limit, name, deferred)| StateOption { probes, limit, name, deferred })
 }
 
-/// Any action of rule `number`, jumps going to `numbers`. Calls go forward only: rules that call back can keep one packet busy for
-/// as long as there are paths through them.
-pub fn action(number: u16, numbers: &[u16]) -> impl Strategy<Value = Action> + use<> {
-    let everywhere: Vec<u32> = numbers.iter().map(|number| u32::from(*number)).chain([0, 65535, 65534]).collect();
-    let onward: Vec<u32> = everywhere.iter().copied().filter(|target| *target > u32::from(number)).collect();
-    let near = everywhere.clone();
-    let skip = prop_oneof![
-        4 => argument(everywhere),
-        2 => (select(near), -1..2i32).prop_map(|(target, by)| Argument::Number(target.saturating_add_signed(by).min(65535))),
-    ];
+/// Any action, jumps going to `numbers` and near them.
+pub fn action(numbers: &[u16]) -> impl Strategy<Value = Action> + use<> {
+    let everywhere: Vec<u32> = numbers.iter().map(|number| u32::from(*number)).chain([0, 65535]).collect();
+    let near = (select(everywhere.clone()), -1..2i32)
+        .prop_map(|(target, by)| Argument::Number(target.saturating_add_signed(by).min(65535)));
+    let call = select(everywhere.clone()).prop_map(|target| Action::Call(Argument::Number(target)));
+    let skip = prop_oneof![4 => argument(everywhere), 2 => near];
     let refusals = select(vec![
         Action::Unreach(1, None),
         Action::Unreach(3, None),
@@ -70,7 +67,7 @@ pub fn action(number: u16, numbers: &[u16]) -> impl Strategy<Value = Action> + u
         3 => refusals,
         8 => Just(Action::Count),
         6 => skip.prop_map(Action::SkipTo),
-        2 => select(onward).prop_map(|target| Action::Call(Argument::Number(target))),
+        6 => call,
         2 => select(vec![Action::Return(ReturnTo::NextNumber), Action::Return(ReturnTo::NextRule)]),
         3 => check.prop_map(Action::CheckState),
         1 => forward.prop_map(Action::Forward),

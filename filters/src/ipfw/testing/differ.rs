@@ -4,6 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use ferrule_config::ipfw::ast::StateName;
+
 use crate::ipfw::oracle::{Annotations, LogEntry, Outcome, Pass, Setup, Verdict};
 
 use super::judge::{Judge, StateRow};
@@ -110,33 +112,48 @@ impl Both<'_> {
 
     fn same(&mut self, stage: &str, copies: &[Copy; 2], one: Outcome, two: Outcome) -> Result<Outcome, Difference> {
         let packet = self.index;
-        let check = |what: &'static str, first: String, second: String| {
-            if first == second {
-                return Ok(());
-            }
+        let differs = |what: &'static str, first: String, second: String| {
             Err(Difference { packet, stage: stage.to_owned(), what, first, second })
         };
-        check("the outcome", format!("{one:?}"), format!("{two:?}"))?;
+        if one != two {
+            return differs("the outcome", format!("{one:?}"), format!("{two:?}"));
+        }
         let [a, b] = copies;
-        check("the frame", format!("{:02x?}", a.frame), format!("{:02x?}", b.frame))?;
-        check("what the packet carries", format!("{:?}", a.annotations), format!("{:?}", b.annotations))?;
+        if a.frame != b.frame {
+            return differs("the frame", format!("{:02x?}", a.frame), format!("{:02x?}", b.frame));
+        }
+        if a.annotations != b.annotations {
+            return differs("what the packet carries", format!("{:?}", a.annotations), format!("{:?}", b.annotations));
+        }
         let (first, second) = (self.first.counters(), self.second.counters());
         if first != second {
             let rows = first.iter().zip(&second).enumerate().filter(|(_, (first, second))| first != second);
             let (ones, twos): (Vec<_>, Vec<_>) =
                 rows.map(|(rule, (first, second))| ((rule, *first), (rule, *second))).unzip();
-            let count = (first.len(), second.len());
-            check("a counter", format!("{} rules, {ones:?}", count.0), format!("{} rules, {twos:?}", count.1))?;
+            let (first, second) = (first.len(), second.len());
+            return differs("a counter", format!("{first} rules, {ones:?}"), format!("{second} rules, {twos:?}"));
         }
         let (first, second) = (sorted(self.first.states()), sorted(self.second.states()));
-        check("a state", format!("{first:?}"), format!("{second:?}"))?;
-        let tail = |log: Vec<LogEntry>| format!("{} entries, new {:?}", log.len(), log.get(self.logged..));
-        check("the log", tail(self.first.log()), tail(self.second.log()))?;
+        if first != second {
+            return differs("a state", format!("{first:?}"), format!("{second:?}"));
+        }
+        let (first, second) = (self.first.log(), self.second.log());
+        if first != second {
+            let tail = |log: Vec<LogEntry>| format!("{} entries, new {:?}", log.len(), log.get(self.logged..));
+            return differs("the log", tail(first), tail(second));
+        }
         Ok(one)
     }
 }
 
 fn sorted(mut states: Vec<StateRow>) -> Vec<StateRow> {
-    states.sort_by_cached_key(|state| format!("{state:?}"));
+    states.sort_by_cached_key(|state| {
+        let name = match &state.name {
+            StateName::Named(name) => name.clone(),
+            other => format!("{other:?}"),
+        };
+        let flow = &state.flow;
+        (flow.source, flow.destination, flow.protocol, flow.scope.clone(), name, state.rule)
+    });
     states
 }

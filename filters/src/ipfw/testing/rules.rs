@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! Random rule sets.
 
-use ferrule_config::ipfw::ast::{Action, Argument, Block, Log, Rule, Tag, Term};
+use ferrule_config::ipfw::ast::{Action, Argument, Block, Log, ReturnTo, Rule, Tag, Term};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -14,11 +14,12 @@ use super::pool;
 use super::tests::test;
 
 /// Numbers that rules have: close together and twice the same, so that jumps meet them, miss them and meet several.
-const NUMBERS: [u16; 12] = [1, 99, 100, 100, 101, 200, 200, 300, 400, 500, 1000, 65534];
+const NUMBERS: [u16; 12] = [1, 99, 100, 100, 100, 101, 200, 200, 300, 500, 1000, 65534];
 
 /// One block: one test, or several in braces.
 fn block() -> impl Strategy<Value = Block> {
-    let term = || (prop::bool::weighted(0.2), test()).prop_map(|(not, test)| Term { not, test, span: Default::default() });
+    let term =
+        || (prop::bool::weighted(0.2), test()).prop_map(|(not, test)| Term { not, test, span: Default::default() });
     prop_oneof![5 => vec(term(), 1), 1 => vec(term(), 2..4)].prop_map(|terms| Block { terms })
 }
 
@@ -29,25 +30,28 @@ fn tag() -> impl Strategy<Value = Tag> {
 
 /// One rule.
 pub fn any_rule() -> impl Strategy<Value = Rule> {
-    let number = select(&NUMBERS[..]);
     let log = select(vec![None, Some(0), Some(1), Some(2)]).prop_map(|amount| Log { amount });
     let set = prop_oneof![6 => Just(0u8), 1 => 1..4u8, 1 => Just(31u8)];
-    number
-        .prop_flat_map(move |number| {
-            (
-                (Just(number), action(number, &NUMBERS), set.clone()),
-                proptest::option::weighted(0.07, select(vec![0.001f64, 0.25, 0.5, 0.9])),
-                proptest::option::weighted(0.15, log.clone()),
-                proptest::option::weighted(0.12, tag()),
-                vec(block(), 0..4),
-                proptest::option::weighted(0.15, state_option()),
-            )
-        })
-        .prop_map(|((number, action, set), probability, log, tag, blocks, state)| {
-            // ipfw(8) refuses a check-state that keeps state.
-            let state = if matches!(action, Action::CheckState(_)) { None } else { state };
-            Rule { set, probability, log, tag, blocks, state, ..rule(number, action) }
-        })
+    let parts = (
+        (select(&NUMBERS[..]), action(&NUMBERS), set),
+        proptest::option::weighted(0.07, select(vec![0.001f64, 0.25, 0.5, 0.9])),
+        proptest::option::weighted(0.15, log),
+        proptest::option::weighted(0.12, tag()),
+        vec(block(), 0..4),
+        proptest::option::weighted(0.2, state_option()),
+    );
+    parts.prop_map(|((number, action, set), probability, log, tag, blocks, state)| {
+        let action = match action {
+            // Rules that call back can keep one packet busy for as long as there are paths through them.
+            Action::Call(Argument::Number(target)) if target <= u32::from(number) => {
+                Action::Return(ReturnTo::NextNumber)
+            }
+            other => other,
+        };
+        // ipfw(8) refuses a check-state that keeps state.
+        let state = if matches!(action, Action::CheckState(_)) { None } else { state };
+        Rule { set, probability, log, tag, blocks, state, ..rule(number, action) }
+    })
 }
 
 /// Rules, tables, settings and the box. Up to `most` rules.

@@ -197,18 +197,18 @@ fn header() -> impl Strategy<Value = Test> {
     let points = vec(select(vec![0u8, 4, 9, 26, 56]), 1..3)
         .prop_map(|points| Test::Dscp(points.into_iter().fold(0, |bits, point| bits | 1 << point)));
     prop_oneof![
-        prop_oneof![plain, fragment].prop_map(Test::Fragment),
-        numbers(vec![77, 80]).prop_map(Test::IpId),
-        numbers(vec![0, 28, 40, 44, 60]).prop_map(Test::IpLength),
-        numbers(vec![1, 63, 64, 255]).prop_map(Test::IpTtl),
-        select(vec![4u8, 6]).prop_map(Test::IpVersion),
-        bits(15).prop_map(Test::IpOptions),
-        select(vec![0u8, 1, 3, 7]).prop_map(Test::IpPrecedence),
-        bits(0x1f).prop_map(Test::IpTos),
-        points,
-        Just(Test::DscpTable),
-        any::<u8>().prop_map(Test::ExtensionHeaders),
-        vec(select(vec![0u32, 5, 0xf_ffff]), 1..3).prop_map(Test::FlowId),
+        5 => prop_oneof![plain, fragment].prop_map(Test::Fragment),
+        1 => numbers(vec![77, 80]).prop_map(Test::IpId),
+        1 => numbers(vec![0, 28, 40, 44, 60]).prop_map(Test::IpLength),
+        1 => numbers(vec![1, 63, 64, 255]).prop_map(Test::IpTtl),
+        1 => select(vec![4u8, 6]).prop_map(Test::IpVersion),
+        1 => bits(15).prop_map(Test::IpOptions),
+        1 => select(vec![0u8, 1, 3, 7]).prop_map(Test::IpPrecedence),
+        3 => bits(0x1f).prop_map(Test::IpTos),
+        1 => points,
+        1 => Just(Test::DscpTable),
+        1 => any::<u8>().prop_map(Test::ExtensionHeaders),
+        1 => vec(select(vec![0u32, 5, 0xf_ffff]), 1..3).prop_map(Test::FlowId),
     ]
 }
 
