@@ -161,12 +161,7 @@ fn tables_of_every_kind() {
             from([10, 3, 0, 0]),
         ),
         (key(LookupKey::Address(Side::Source), "addresses"), from(pool::V6[2]), from([192, 0, 2, 1])),
-        (
-            key(LookupKey::Address4(Side::Source, [0, 0xff, 0xff, 0xff].into()), "addresses"),
-            from(pool::V6[2]),
-            from(pool::V4[2]),
-        )
-            .swap(),
+        (key(LookupKey::Address4(Side::Source, [255; 4].into()), "addresses"), from(pool::V4[2]), from(pool::V6[2])),
         (
             key(LookupKey::Address4(Side::Source, [10, 0xff, 0xff, 0xff].into()), "addresses"),
             from([11, 0, 0, 2]),
@@ -206,16 +201,5 @@ fn tables_of_every_kind() {
         (key(LookupKey::Address(Side::Source), "missing"), false),
     ] {
         assert_eq!(matches_in(&test, &packet, &incoming()), hit, "{test:?}");
-    }
-}
-
-/// Lets a case of [`check`] be written the other way round.
-trait Swap {
-    fn swap(self) -> Self;
-}
-
-impl Swap for (Test, Vec<u8>, Vec<u8>) {
-    fn swap(self) -> Self {
-        (self.0, self.2, self.1)
     }
 }
