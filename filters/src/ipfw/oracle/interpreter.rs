@@ -21,8 +21,12 @@ use super::setup::Setup;
 use super::state::{Sighting, State, States, Way};
 use super::view::{ETHERNET, Family, Unreadable, View, protocol, word};
 
-/// Most steps of one packet: rules that call back and forth for longer drop it. FreeBSD has no such bound.
-const STEPS: usize = 1 << 20;
+/// Most states that one pass acts upon; after that a look-up finds nothing. FreeBSD has no such bound, and rules that lead back to each
+/// other through states of two groups (or a state of `tcp-setmss`, behind which states are looked for anew) hang it for ever.
+pub const STATE_JUMPS: usize = 16;
+/// Most calls of one pass; one more goes to the next rule, as when [`CALL_DEPTH`] is reached. FreeBSD has no such bound either, and
+/// rules that call back can take time exponential in their number.
+pub const CALLS: usize = 256;
 
 /// The interpreter, with the counters, dynamic rules and log that it has gathered.
 pub struct Oracle {
@@ -66,6 +70,8 @@ struct Walk<'a> {
     probed: Probed,
     /// Rule and way of the state found last.
     found: Option<(usize, Way)>,
+    jumps_left: usize,
+    calls_left: usize,
     now: u64,
 }
 
@@ -185,13 +191,20 @@ impl Oracle {
         let Ok(view) = View::read(frame, pass.layer2, &self.setup.settings) else {
             return Outcome::ruleless(Verdict::Deny);
         };
-        let argument = TableValue::default();
-        let mut walk = Walk { frame, view, pass, annotations, argument, probed: Probed::Not, found: None, now };
+        let mut walk = Walk {
+            frame,
+            view,
+            pass,
+            annotations,
+            argument: TableValue::default(),
+            probed: Probed::Not,
+            found: None,
+            jumps_left: STATE_JUMPS,
+            calls_left: CALLS,
+            now,
+        };
         let mut at = start;
-        for _ in 0..STEPS {
-            if at >= self.rules.len() {
-                break;
-            }
+        while at < self.rules.len() {
             if self.is_disabled(at) {
                 at += 1;
                 continue;
@@ -294,8 +307,13 @@ impl Oracle {
             return None;
         }
         walk.probed = Probed::For(name.clone());
+        walk.found = None;
+        if walk.jumps_left == 0 {
+            return None;
+        }
         let seen = Sighting { frame: walk.frame, view: &walk.view, pass: walk.pass, now: walk.now };
         walk.found = self.states.find(&seen, name, &self.setup.settings.lifetimes);
+        walk.jumps_left -= usize::from(walk.found.is_some());
         walk.found.map(|(rule, _)| rule)
     }
 
@@ -396,9 +414,10 @@ impl Oracle {
     }
 
     fn call(&mut self, at: usize, rule: &Rule, target: Argument, walk: &mut Walk<'_>) -> Step {
-        if walk.annotations.callers.len() >= CALL_DEPTH {
+        if walk.annotations.callers.len() >= CALL_DEPTH || walk.calls_left == 0 {
             return Step::Next(at);
         }
+        walk.calls_left -= 1;
         self.count(at, walk);
         walk.annotations.callers.push(Caller { number: rule.number, index: at });
         Step::Jump(self.rule_from(number(target, walk.argument.skipto)))

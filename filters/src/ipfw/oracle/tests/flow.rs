@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use ferrule_config::ipfw::ast::{Action, Addresses, Argument, Block, ReturnTo, Rule, Side, Test};
+use ferrule_config::ipfw::ast::{Action, Addresses, Argument, Block, Numbers, ReturnTo, Rule, Side, Test};
 
 use super::{incoming, judge, outgoing, setup};
-use crate::ipfw::oracle::{Annotations, Counter, Oracle, Verdict};
+use crate::ipfw::oracle::{Annotations, Counter, Oracle, Resume, Verdict};
 use crate::ipfw::testing::build::{not, rule, rule_if, term};
-use crate::ipfw::testing::frame::{between, udp};
+use crate::ipfw::testing::frame::{V4, between, frame, udp};
 use crate::ipfw::testing::pool;
 
 fn packet() -> Vec<u8> {
@@ -161,4 +161,27 @@ fn the_value_of_a_table_lasts_until_the_next_rule() {
         first(vec![Rule { blocks: vec![negated], ..rule(100, Action::Queue(Argument::Table)) }]),
         Verdict::Queue(3)
     );
+}
+
+#[test]
+fn tests_can_compare_with_the_value_of_a_table() {
+    let found = || Test::Address(Side::Source, Addresses::Table("addresses".into(), None));
+    // The entry's value has base 3: code point 27, tag 4, table of routes 0, mark 0x303.
+    let passes = |test: Test, tos: u8, carried: Annotations| {
+        let header = V4 { tos, ..V4::new(pool::V4[2], pool::V4[4]) };
+        let mut packet = frame(&header.packet(17, &udp((1, 2), 4)));
+        let rules = vec![rule(100, Action::Count), rule_if(200, Action::Allow, [found(), test])];
+        let from = Resume { after: 0, done: false };
+        let mut oracle = Oracle::new(setup(rules));
+        oracle.resume(&mut packet, &incoming(), &mut carried.clone(), Duration::ZERO, from).verdict == Verdict::Allow
+    };
+    let none = Annotations::default;
+    assert!(passes(Test::DscpTable, 27 << 2 | 1, none()));
+    assert!(!passes(Test::DscpTable, 26 << 2, none()));
+    assert!(passes(Test::Tagged(Numbers::Table), 0, Annotations { tags: [4].into(), ..none() }));
+    assert!(!passes(Test::Tagged(Numbers::Table), 0, Annotations { tags: [3].into(), ..none() }));
+    assert!(passes(Test::Fib(Argument::Table), 0, none()));
+    assert!(!passes(Test::Fib(Argument::Table), 0, Annotations { fib: 1, ..none() }));
+    assert!(passes(Test::Mark(Argument::Table, 0xff), 0, Annotations { mark: 0x1103, ..none() }));
+    assert!(!passes(Test::Mark(Argument::Table, 0xffff), 0, Annotations { mark: 0x1103, ..none() }));
 }
