@@ -16,6 +16,7 @@
 //!   [`STATE_JUMPS`] and [`CALLS`] end that.
 //! - After a `check-state :any` that found nothing, `keep-state` looks no more, though it finds the flow when it makes its state.
 
+mod action;
 pub mod annotations;
 pub mod dice;
 mod edit;
