@@ -9,7 +9,7 @@ use super::stamp::{FORWARD, PARSE, RX, Stamp, TX};
 use super::{Dispatch, RxSide, Worker};
 use crate::batch::{Batch, Taken};
 use crate::clock;
-use crate::forward::fast::FastPath;
+use crate::forward::fast::{Families, FastPath};
 use crate::forward::{self, Refusal};
 use crate::packet::parse::{self, Ingress};
 use crate::packet::{Flags, Packet, PortId};
@@ -224,10 +224,15 @@ impl Worker {
         if let Some(ingress) = Ingress::new(&shared.ports, port, self.options.dhcp_bypass) {
             let path = FastPath::new(&shared.fib);
             let mut batch = std::mem::take(&mut self.batch);
-            let looked_up = path.look_up_v6(&mut batch, &mut self.look_ups);
+            let families = Families::of(&batch);
+            let looked_up = families.v6 && path.look_up_v6(&mut batch, &mut self.look_ups);
             batch.consume_ahead(
                 |far| far.frame.prefetch(),
-                |near| path.prefetch_unparsed(near),
+                |near| {
+                    if families.v4 {
+                        path.prefetch_unparsed(near);
+                    }
+                },
                 |mut packet| match path.express(packet.get(), &ingress, looked_up) {
                     Some(port) => self.send(port, packet),
                     None => self.not_plain(packet, &path, &ingress),

@@ -132,6 +132,12 @@ impl Fib6 {
         }
     }
 
+    /// Asks for the node that an entry points to; for an answer, for a line of no use.
+    #[inline(always)]
+    pub fn prefetch_node(&self, entry: u64) {
+        crate::arena::prefetch(&self.words[entry as usize & ARENA_MASK]);
+    }
+
     /// The rest of a look-up: none for prefixes up to /24, else one node for each byte at which routes fork; at most 13.
     #[inline(always)]
     pub fn finish(&self, top: u64, dst: u128) -> AdjacencyId {
@@ -156,6 +162,7 @@ impl Fib6 {
                 // Small tables are finished here, so the list that follows costs them nothing.
                 if is_pointer(*entry) {
                     *entry = self.step(*entry, dst(number * SLOTS + index));
+                    self.prefetch_node(*entry);
                     pending[left & (SLOTS - 1)] = index as u8;
                     left += usize::from(is_pointer(*entry));
                 }
@@ -167,6 +174,7 @@ impl Fib6 {
                     let index = pending[place & (SLOTS - 1)];
                     if let Some(entry) = chunk.get_mut(usize::from(index)) {
                         *entry = self.step(*entry, dst(number * SLOTS + usize::from(index)));
+                        self.prefetch_node(*entry);
                         pending[kept & (SLOTS - 1)] = index;
                         kept += usize::from(is_pointer(*entry));
                     }
