@@ -195,11 +195,8 @@ impl State {
             if self.added < 0.85 {
                 return false;
             }
-            if self.added >= 8.5 {
-                return true;
-            }
         }
-        if random.unit() < self.chance {
+        if p.derandomize && self.added >= 8.5 || random.unit() < self.chance {
             self.added = 0.0;
             return true;
         }
@@ -267,17 +264,34 @@ pub(crate) mod tests {
 
     #[test]
     fn the_chance_follows_the_controller() {
-        for steps in [5, 20, 50, 100] {
-            // The delay grows to its value during the first 30 ms, before the first update it is seen at.
-            let delay = 14_000_000 + 2_000_000;
-            let (state, ..) = stand(&P, delay, 15_000_000 * steps + 1);
-            let found = state.chance();
-            let mut best = f64::MAX;
-            for off in 0..3 {
-                best = best.min((found - reference(0.016, (steps as usize).saturating_sub(off))).abs());
+        for (delay, steps) in [(0.016, 400), (0.020, 300), (0.060, 50), (0.5, 20), (0.014, 50)] {
+            let mut state = State { delay: delay * 1e9, ..State::new(&P) };
+            for step in 1..=steps {
+                state.update(&P, 100_000);
+                let expected = reference(delay, step);
+                assert!(
+                    (state.chance() - expected).abs() < 1e-12,
+                    "{delay} s, step {step}: {} for {expected}",
+                    state.chance()
+                );
             }
-            assert!(best < 2e-3, "{steps}: {found} for {}", reference(0.016, steps as usize));
+            assert_eq!(state.chance() > 0.0, delay > 0.015, "{delay}");
         }
+    }
+
+    #[test]
+    fn updates_missed_are_made_up_for() {
+        let (mut late, mut timely) = (State::new(&P), State::new(&P));
+        for state in [&mut late, &mut timely] {
+            state.catch_up(&P, 0, 100_000);
+            state.delay = 60e6;
+        }
+        for step in 1..=50 {
+            timely.catch_up(&P, step * 15_000_000, 100_000);
+        }
+        late.catch_up(&P, 50 * 15_000_000, 100_000);
+        assert_eq!(late.chance(), timely.chance());
+        assert!((late.chance() - reference(0.060, 50)).abs() < 1e-12);
     }
 
     #[test]
@@ -296,12 +310,22 @@ pub(crate) mod tests {
 
     #[test]
     fn derandomization_spaces_the_drops() {
-        let p = PieParameters { derandomize: true, ..P };
-        let (_, drops, _) = stand(&p, 60_000_000, 10_000_000_000);
-        let shares = stand(&P, 60_000_000, 10_000_000_000).1;
-        let shortest = |d: &[Nanos]| d.windows(2).map(|w| w[1] - w[0]).filter(|&g| g > 0).min();
-        assert!(drops.len() > 20 && shares.len() > drops.len());
-        assert!(shortest(&drops) >= shortest(&shares));
+        // A controller that does not move, at 5 %.
+        let still = PieParameters { alpha: 0.0, beta: 0.0, ..P };
+        let gaps = |p: &PieParameters| {
+            let mut random = Random::new(3);
+            let mut state =
+                State { chance: 0.05, delay: 60e6, delay_before: 60e6, burst_allowance: 0, ..State::new(p) };
+            let drops: Vec<u32> = (0..100_000).filter(|_| state.drops_early(p, 100_000, &mut random)).collect();
+            let gaps: Vec<u32> = drops.windows(2).map(|w| w[1] - w[0]).collect();
+            (gaps.iter().min().copied(), gaps.iter().max().copied(), drops.len())
+        };
+        let (shortest, _, number) = gaps(&still);
+        assert_eq!(shortest, Some(1));
+        assert!((4700..5300).contains(&number), "{number}");
+        // None before the chances add up to 0.85 (17 packets), one for certain at 8.5 (170).
+        let (shortest, longest, _) = gaps(&PieParameters { derandomize: true, ..still });
+        assert!(shortest == Some(17) && longest <= Some(171), "{shortest:?} {longest:?}");
     }
 
     #[test]

@@ -13,8 +13,9 @@ mod sched;
 
 use super::*;
 use ferrule_config::ipfw::dummynet::{
-    CodelParameters, DummynetConfig, FlowMask, FlowSet as QueueSettings, FqParameters, PieParameters, PipeConfig, Profile,
-    QueueConfig, QueueManagement, QueueSize, RedParameters, SchedulerConfig, SchedulerKind, SchedulerParameters,
+    CodelParameters, DummynetConfig, FlowMask, FlowSet as QueueSettings, FqParameters, PieParameters, PipeConfig,
+    Profile, QueueConfig, QueueManagement, QueueSize, RedParameters, SchedulerConfig, SchedulerKind,
+    SchedulerParameters,
 };
 
 const MS: Nanos = 1_000_000;
@@ -200,4 +201,109 @@ impl From<Config> for DummynetConfig {
 
 fn link(config: PipeConfig) -> Config {
     Config(DummynetConfig::Pipe(config))
+}
+
+/// A sender that keeps a window of packets on their way: one more a window when all goes well, half when one is lost or marked.
+struct Sender {
+    flow: u32,
+    target: Target,
+    length: u32,
+    window: f64,
+    flying: u32,
+    /// No second cut before this: losses of one window count once.
+    calm_until: Nanos,
+    acked: u64,
+}
+
+impl Sender {
+    fn new(flow: u32, target: Target, length: u32) -> Sender {
+        Sender { flow, target, length, window: 2.0, flying: 0, calm_until: 0, acked: 0 }
+    }
+
+    fn cut(&mut self, now: Nanos) {
+        if now >= self.calm_until {
+            self.window = (self.window / 2.0).max(1.0);
+            self.calm_until = now + 50 * MS;
+        }
+    }
+}
+
+impl Sim {
+    /// Lets window senders send until `end`.
+    fn drive(&mut self, senders: &mut [Sender], end: Nanos) {
+        let (mut seen_out, mut seen_dropped) = (self.sink.out.len(), self.sink.dropped.len());
+        while self.now < end {
+            for s in senders.iter_mut() {
+                while f64::from(s.flying) < s.window {
+                    if self.send(s.target, s.length, s.flow).is_err() {
+                        seen_dropped = self.sink.dropped.len();
+                        s.cut(self.now);
+                        break;
+                    }
+                    s.flying += 1;
+                }
+            }
+            let next = self.shaper.next_event().unwrap_or(end).clamp(self.now + 1000, self.now + MS);
+            self.run_to(next);
+            for (_, p) in &self.sink.out[seen_out..] {
+                if let Some(s) = senders.iter_mut().find(|s| s.flow == p.flow) {
+                    s.flying -= 1;
+                    s.acked += 1;
+                    s.window += if s.calm_until == 0 { 1.0 } else { 1.0 / s.window };
+                }
+            }
+            for (p, _) in &self.sink.dropped[seen_dropped..] {
+                if let Some(s) = senders.iter_mut().find(|s| s.flow == p.flow) {
+                    s.flying -= 1;
+                    s.cut(self.now);
+                }
+            }
+            (seen_out, seen_dropped) = (self.sink.out.len(), self.sink.dropped.len());
+        }
+    }
+
+    /// Mean time in the queue, in ms, of packets that came out since `from`, behind a link with this delay.
+    fn mean_wait(&self, from: Nanos, delay: Nanos) -> f64 {
+        let waits: Vec<f64> = self
+            .sink
+            .out
+            .iter()
+            .filter(|(t, _)| *t >= from)
+            .map(|(t, p)| (t - p.sent - delay - u64::from(p.length) * 1000) as f64 / 1e6)
+            .collect();
+        waits.iter().sum::<f64>() / waits.len() as f64
+    }
+
+    /// Bytes that came out since `from`.
+    fn bytes_since(&self, from: Nanos) -> u64 {
+        self.sink.out.iter().filter(|(t, _)| *t >= from).map(|(_, p)| u64::from(p.length)).sum()
+    }
+}
+
+fn codel() -> CodelParameters {
+    CodelParameters { target_us: 5_000, interval_us: 100_000, ecn: false }
+}
+
+fn pie() -> PieParameters {
+    PieParameters {
+        target_us: 15_000,
+        update_us: 15_000,
+        alpha: 0.125,
+        beta: 1.25,
+        max_burst_us: 150_000,
+        max_ecn_threshold: 0.1,
+        ecn: false,
+        cap_drop: true,
+        derandomize: true,
+        on_off: false,
+        departure_rate: true,
+    }
+}
+
+fn red() -> RedParameters {
+    RedParameters { weight: 0.01, minimum: 10, maximum: 50, probability: 0.1, ecn: false }
+}
+
+fn fq() -> FqParameters {
+    FqParameters { quantum: 1514, limit: 10_240, flows: 1024 }
 }
