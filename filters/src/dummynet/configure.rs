@@ -75,7 +75,7 @@ impl<T> Shaper<T> {
             DummynetConfig::Queue(queue) => {
                 check(queue.number)?;
                 check(queue.scheduler)?;
-                self.configure_queue(queue, now, outlet);
+                self.configure_queue(queue, outlet);
             }
             DummynetConfig::Scheduler(scheduler) => {
                 check(scheduler.number)?;
@@ -102,19 +102,20 @@ impl<T> Shaper<T> {
     /// # Errors
     /// There is none.
     pub fn delete(&mut self, target: Target, now: Nanos, outlet: &mut impl Outlet<T>) -> Result<(), ConfigError> {
+        self.advance(now, outlet);
         let missing = ConfigError::Missing(target);
         match target {
             Target::Pipe(number) => {
                 let pipe = self.pipe_numbers.remove(number).ok_or(missing)?;
                 self.links.remove(&number);
-                self.remove_scheduler(pipe, now, outlet);
+                self.remove_scheduler(pipe, outlet);
                 if let Some(scheduler) = self.scheduler_numbers.remove(number) {
-                    self.remove_scheduler(scheduler, now, outlet);
+                    self.remove_scheduler(scheduler, outlet);
                 }
             }
             Target::Queue(number) => {
                 let place = self.queue_numbers.remove(number).ok_or(missing)?;
-                self.drop_queues(Owner::FlowSet(place), now, outlet);
+                self.drop_queues(Owner::FlowSet(place), outlet);
                 self.flow_sets.remove(place);
             }
         }
@@ -131,8 +132,9 @@ impl<T> Shaper<T> {
         now: Nanos,
         outlet: &mut impl Outlet<T>,
     ) -> Result<(), ConfigError> {
+        self.advance(now, outlet);
         let place = self.scheduler_numbers.remove(number).ok_or(ConfigError::MissingScheduler(number))?;
-        self.remove_scheduler(place, now, outlet);
+        self.remove_scheduler(place, outlet);
         Ok(())
     }
 
@@ -156,14 +158,14 @@ impl<T> Shaper<T> {
     fn configure_pipe(&mut self, pipe: &PipeConfig, now: Nanos, outlet: &mut impl Outlet<T>) {
         self.links.insert(pipe.number, Link::new(pipe));
         let fifo = SchedulerParameters { kind: SchedulerKind::Fifo, mask: pipe.queue.mask };
-        let place = self.set_scheduler(pipe.number, true, pipe.number, &fifo, now, outlet);
+        let place = self.set_scheduler(pipe.number, true, pipe.number, &fifo, outlet);
         // The pipe's mask parts links; each has one queue.
         self.set_own_queue(place, &config::FlowSet { mask: FlowMask::NONE, ..pipe.queue.clone() });
         if let Some(parameters) = &pipe.scheduler {
-            self.set_scheduler(pipe.number, false, pipe.number, parameters, now, outlet);
+            self.set_scheduler(pipe.number, false, pipe.number, parameters, outlet);
         } else if self.scheduler_numbers.get(pipe.number).is_none() {
             let wf2q = SchedulerParameters { kind: SchedulerKind::Wf2qPlus, mask: FlowMask::NONE };
-            self.set_scheduler(pipe.number, false, pipe.number, &wf2q, now, outlet);
+            self.set_scheduler(pipe.number, false, pipe.number, &wf2q, outlet);
         }
         self.relink(pipe.number, now, outlet);
     }
@@ -171,15 +173,15 @@ impl<T> Shaper<T> {
     fn configure_scheduler(&mut self, scheduler: &SchedulerConfig, now: Nanos, outlet: &mut impl Outlet<T>) {
         let number = scheduler.number;
         let link = scheduler.pipe.unwrap_or(number);
-        self.set_scheduler(number, false, link, &scheduler.parameters, now, outlet);
+        self.set_scheduler(number, false, link, &scheduler.parameters, outlet);
         if self.pipe_numbers.get(number).is_none() {
             let fifo = SchedulerParameters { kind: SchedulerKind::Fifo, mask: FlowMask::NONE };
-            self.set_scheduler(number, true, number, &fifo, now, outlet);
+            self.set_scheduler(number, true, number, &fifo, outlet);
         }
         self.relink(link, now, outlet);
     }
 
-    fn configure_queue(&mut self, queue: &QueueConfig, now: Nanos, outlet: &mut impl Outlet<T>) {
+    fn configure_queue(&mut self, queue: &QueueConfig, outlet: &mut impl Outlet<T>) {
         let mut new = FlowSet::new(queue.scheduler, &queue.queue, &self.settings);
         new.weight = queue.weight;
         new.longest = queue.longest;
@@ -189,7 +191,7 @@ impl<T> Shaper<T> {
             new.attach(place, scheduler);
         }
         match self.queue_numbers.get(queue.number) {
-            Some(place) => self.replace_flow_set(place, new, now, outlet),
+            Some(place) => self.replace_flow_set(place, new, outlet),
             None => {
                 let place = self.flow_sets.add(new);
                 self.queue_numbers.set(queue.number, place);
@@ -204,7 +206,6 @@ impl<T> Shaper<T> {
         is_pipe: bool,
         link_number: u32,
         parameters: &SchedulerParameters,
-        now: Nanos,
         outlet: &mut impl Outlet<T>,
     ) -> u32 {
         let numbers = if is_pipe { &self.pipe_numbers } else { &self.scheduler_numbers };
@@ -222,7 +223,7 @@ impl<T> Shaper<T> {
                 self.tell_quantum(place);
                 return place;
             }
-            self.drop_instances(place, now, outlet);
+            self.drop_instances(place, outlet);
         }
         let own = match existing.and_then(|place| self.schedulers.get(place)) {
             Some(scheduler) => scheduler.own,
@@ -274,10 +275,10 @@ impl<T> Shaper<T> {
         self.update_flow_set(own, new);
     }
 
-    fn replace_flow_set(&mut self, place: u32, new: FlowSet, now: Nanos, outlet: &mut impl Outlet<T>) {
+    fn replace_flow_set(&mut self, place: u32, new: FlowSet, outlet: &mut impl Outlet<T>) {
         let Some(old) = self.flow_sets.get(place) else { return };
         if old.mask != new.mask || old.scheduler != new.scheduler {
-            self.drop_queues(Owner::FlowSet(place), now, outlet);
+            self.drop_queues(Owner::FlowSet(place), outlet);
         }
         self.update_flow_set(place, new);
     }
@@ -366,8 +367,8 @@ impl<T> Shaper<T> {
         }
     }
 
-    fn remove_scheduler(&mut self, place: u32, now: Nanos, outlet: &mut impl Outlet<T>) {
-        self.drop_instances(place, now, outlet);
+    fn remove_scheduler(&mut self, place: u32, outlet: &mut impl Outlet<T>) {
+        self.drop_instances(place, outlet);
         if let Some(s) = self.schedulers.remove(place) {
             self.flow_sets.remove(s.own);
         }
@@ -380,7 +381,7 @@ impl<T> Shaper<T> {
     }
 
     /// Ends all instances of a scheduler, with what they hold.
-    fn drop_instances(&mut self, scheduler: u32, now: Nanos, outlet: &mut impl Outlet<T>) {
+    fn drop_instances(&mut self, scheduler: u32, outlet: &mut impl Outlet<T>) {
         let ids: Vec<u32> = self.instances.of(scheduler).collect();
         for id in ids {
             self.serve.cancel(id);
@@ -392,7 +393,7 @@ impl<T> Shaper<T> {
             self.instances[id].active = true;
             let queues: Vec<u32> = self.queues.ids().filter(|&q| self.queues[q].instance == id).collect();
             for queue in queues {
-                self.drop_queue(queue, now, outlet);
+                self.drop_queue(queue, outlet);
             }
             self.instances[id].active = false;
             self.instances.destroy(id);
@@ -400,14 +401,14 @@ impl<T> Shaper<T> {
     }
 
     /// Ends all queues of this owner, with what they hold.
-    fn drop_queues(&mut self, owner: Owner, now: Nanos, outlet: &mut impl Outlet<T>) {
+    fn drop_queues(&mut self, owner: Owner, outlet: &mut impl Outlet<T>) {
         let ids: Vec<u32> = self.queues.ids().filter(|&id| self.queues[id].owner == owner).collect();
         for id in ids {
-            self.drop_queue(id, now, outlet);
+            self.drop_queue(id, outlet);
         }
     }
 
-    fn drop_queue(&mut self, id: u32, now: Nanos, outlet: &mut impl Outlet<T>) {
+    fn drop_queue(&mut self, id: u32, outlet: &mut impl Outlet<T>) {
         let instance = self.queues[id].instance;
         self.instances[instance].discipline.forget(id, &mut self.queues);
         let queue = &mut self.queues[id];
@@ -420,7 +421,7 @@ impl<T> Shaper<T> {
         while let Some(packet) = self.packets.take_first(&mut row) {
             self.give_up(packet, outlet);
         }
-        self.end_queue(id, now);
+        self.end_queue(id);
     }
 
     fn give_up(&mut self, packet: u32, outlet: &mut impl Outlet<T>) {

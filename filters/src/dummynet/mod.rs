@@ -30,11 +30,14 @@
 //! # One owner per pipe
 //! A pipe is one worker's: [`owner`] says whose, and carries packets between workers.
 
+mod admit;
 mod aqm;
 mod configure;
 mod events;
 mod flow_set;
+mod flows;
 mod forward;
+mod leaf;
 pub mod mask;
 pub mod owner;
 mod packets;

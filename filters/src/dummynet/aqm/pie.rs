@@ -142,6 +142,13 @@ impl State {
             if !self.active || now < self.next_update {
                 return;
             }
+            if self.is_at_rest(backlog) {
+                // Nothing moves until something comes; the allowance runs out meanwhile.
+                let missed = (now - self.next_update) / period + 1;
+                self.next_update += missed * period;
+                self.burst_allowance = self.burst_allowance.saturating_sub(missed * period);
+                return;
+            }
             self.next_update += period;
             self.update(p, backlog);
         }
@@ -149,6 +156,10 @@ impl State {
         let behind = (now + period).saturating_sub(self.next_update) / period;
         self.next_update += behind * period;
         self.burst_allowance = 0;
+    }
+
+    fn is_at_rest(&self, backlog: u64) -> bool {
+        backlog == 0 && self.chance == 0.0 && self.delay == 0.0 && self.delay_before == 0.0
     }
 
     /// One step of the controller (RFC 8033, 4.2, with 5.5's cap).

@@ -174,3 +174,36 @@ fn packets_for_what_does_not_exist_are_given_back() {
     assert_eq!(sim.send(Target::Queue(5), 100, 0), Ok(()));
     sim.check_balance();
 }
+
+#[test]
+fn queues_whose_first_packet_was_dropped_go_too() {
+    let limits = Limits { packets: 1000, queues: 16, instances: 16 };
+    let mut sim = Sim::with(limits, Settings::default());
+    let lossy = QueueSettings { loss_rate: 1.0, mask: source_mask(), ..slots(5) };
+    sim.config(link(pipe(1, MEGABYTE, 0, lossy.clone())));
+    sim.config(queue(5, 1, 1, lossy));
+    for n in 0..100 {
+        assert_eq!(sim.send(Target::Queue(5), 1000, n), Err(DropCause::RandomLoss));
+        assert_eq!(sim.send(Target::Pipe(1), 1000, n), Err(DropCause::RandomLoss));
+    }
+    for _ in 0..10 {
+        sim.run_to(sim.now + SECOND);
+    }
+    // The scheduler's one instance stays.
+    assert_eq!((sim.shaper.queue_count(), sim.shaper.instance_count()), (0, 1));
+}
+
+#[test]
+fn room_for_a_queue_is_not_made_by_ending_its_own_instance() {
+    let mut sim = Sim::with(Limits { packets: 100, queues: 1, instances: 4 }, Settings::default());
+    sim.config(link(pipe(1, MEGABYTE, 0, slots(50))));
+    let parameters =
+        SchedulerParameters { kind: SchedulerKind::Wf2qPlus, mask: FlowMask { source4: 0xff00, ..FlowMask::NONE } };
+    sim.config(DummynetConfig::Scheduler(SchedulerConfig { number: 1, pipe: None, parameters }));
+    sim.config(queue(5, 1, 1, QueueSettings { mask: source_mask(), ..slots(5) }));
+    for n in 0x100..0x120 {
+        sim.send(Target::Queue(5), 1000, n).unwrap();
+        sim.drain();
+    }
+    assert_eq!(sim.sink.out.len(), 32);
+}
