@@ -128,6 +128,7 @@ impl<T> Shaper<T> {
         let instance = &self.instances[self.queues[id].instance];
         let settled = match &instance.discipline {
             Discipline::Wf2q(d) => d.is_settled(id, &self.queues),
+            Discipline::Qfq(d) => d.is_settled(id, &self.queues),
             _ => true,
         };
         let Some(s) = self.schedulers.get(instance.scheduler) else { return true };

@@ -130,6 +130,7 @@ mod tests {
     struct Standing {
         now: Nanos,
         waited: Nanos,
+        backlog: u64,
         next: u32,
         dropped: Vec<Nanos>,
         marked: Vec<Nanos>,
@@ -139,7 +140,7 @@ mod tests {
     impl Source for Standing {
         fn take(&mut self) -> Option<Front> {
             self.next += 1;
-            Some(Front { id: self.next, since: self.now - self.waited, backlog: 100_000 })
+            Some(Front { id: self.next, since: self.now - self.waited, backlog: self.backlog })
         }
         fn mark(&mut self, _id: u32) -> bool {
             if self.capable {
@@ -155,7 +156,8 @@ mod tests {
     fn run(p: &CodelParameters, waited: Nanos, capable: bool, end: Nanos) -> Standing {
         let start = 1_000_000_000;
         let mut state = State::default();
-        let mut q = Standing { now: start, waited, next: 0, dropped: vec![], marked: vec![], capable };
+        let mut q =
+            Standing { now: start, waited, backlog: 100_000, next: 0, dropped: vec![], marked: vec![], capable };
         while q.now < start + end {
             assert!(state.leave(p, q.now, &mut q).is_some());
             q.now += 100_000;
@@ -208,11 +210,29 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_of_one_packet_is_never_too_long() {
+        let (mut state, mut dropped) = (State::default(), vec![]);
+        state.arrived(1500);
+        for backlog in [1500, 1501] {
+            let mut q =
+                Standing { now: 0, waited: 0, backlog, next: 0, dropped: vec![], marked: vec![], capable: false };
+            for ms in 100..1000 {
+                (q.now, q.waited) = (ms * 1_000_000, 90_000_000);
+                state.leave(&P, q.now, &mut q);
+            }
+            dropped.push(q.dropped.len());
+        }
+        assert_eq!(dropped[0], 0);
+        assert!(dropped[1] > 0);
+    }
+
+    #[test]
     fn a_second_time_soon_after_starts_at_the_old_rate() {
         let mut state = State::default();
         let mut q = Standing {
             now: 1_000_000_000,
             waited: 20_000_000,
+            backlog: 100_000,
             next: 0,
             dropped: vec![],
             marked: vec![],

@@ -347,6 +347,10 @@ pub(crate) mod tests {
         assert!(state.chance() < 0.5);
         state.catch_up(&P, 3_600_000_000_000, 0);
         assert_eq!(state.chance(), 0.0);
+        // One step: the controller's, then a 64th less.
+        let mut state = State { chance: 0.5, ..State::new(&P) };
+        state.update(&P, 0);
+        assert!((state.chance() - (0.5 - 0.125 * 0.015) * 63.0 / 64.0).abs() < 1e-12);
     }
 
     #[test]

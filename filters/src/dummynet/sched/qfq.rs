@@ -285,6 +285,12 @@ impl Qfq {
         }
     }
 
+    /// Whether an idle queue may go without having been ahead of its share.
+    pub(crate) fn is_settled(&self, id: u32, queues: &Queues) -> bool {
+        let share = &queues[id].share;
+        !share.known || share.finish <= self.time || self.sets == [0; 4]
+    }
+
     pub(crate) fn forget(&mut self, id: u32, queues: &mut Queues) {
         if !std::mem::take(&mut queues[id].share.known) {
             return;
@@ -340,4 +346,25 @@ impl Qfq {
 /// Number of the lowest bit set.
 fn lowest(set: u32) -> Option<usize> {
     (set != 0).then(|| set.trailing_zeros() as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_blocked_by_a_ready_one_above_that_ends_sooner() {
+        let mut q = Qfq::new();
+        q.enter(10, 0);
+        assert_eq!(q.state(10), State::EligibleReady);
+        let end = q.groups[10].finish;
+        for (finish, state) in [(end - 1, State::EligibleReady), (end + 1, State::EligibleBlocked)] {
+            q.groups[3].finish = finish;
+            assert_eq!(q.state(3), state);
+        }
+        q.groups[3].start = 1;
+        assert_eq!(q.state(3), State::WaitingBlocked);
+        q.groups[3].finish = end;
+        assert_eq!(q.state(3), State::WaitingReady);
+    }
 }

@@ -97,6 +97,21 @@ fn a_schedulers_mask_gives_each_combination_an_instance() {
 }
 
 #[test]
+fn a_queues_flow_shows_what_its_mask_and_its_schedulers_keep() {
+    let mut sim = Sim::new();
+    sim.config(link(pipe(1, MEGABYTE, 0, slots(50))));
+    let mask = FlowMask { source4: 0xff00, ..FlowMask::NONE };
+    let parameters = SchedulerParameters { kind: SchedulerKind::Wf2qPlus, mask };
+    sim.config(DummynetConfig::Scheduler(SchedulerConfig { number: 1, pipe: None, parameters }));
+    let mask = FlowMask { source_port: 0xffff, ..FlowMask::NONE };
+    sim.config(queue(5, 1, 1, QueueSettings { mask, ..slots(5) }));
+    sim.send(Target::Queue(5), 1000, 0x0a0b).unwrap();
+    let flow = sim.shaper.queues()[0].flows[0].flow;
+    let addresses = Addresses::V4 { source: 0x0a00, destination: 0 };
+    assert_eq!(flow, FlowId { addresses, source_port: 1000, ..FlowId::NONE });
+}
+
+#[test]
 fn idle_dynamic_queues_and_instances_expire_and_the_fixed_ones_stay() {
     let mut sim = Sim::new();
     sim.config(link(pipe(1, MEGABYTE, 0, QueueSettings { mask: source_mask(), ..slots(5) })));

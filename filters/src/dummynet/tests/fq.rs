@@ -61,6 +61,27 @@ fn a_new_flow_that_has_more_stands_in_line() {
 }
 
 #[test]
+fn a_flow_cannot_stay_new_by_sending_one_packet_at_a_time() {
+    for kind in kinds() {
+        let mut sim = sim(kind, 0);
+        for _ in 0..300 {
+            for n in [1, 2] {
+                sim.send(Target::Queue(5), 1000, n).unwrap();
+            }
+        }
+        let mut sent = 0;
+        for ms in 0..90 {
+            sim.run_to(SECOND + ms * MS);
+            if sim.bytes_of(3) == sent {
+                sim.send(Target::Queue(5), 1000, 3).unwrap();
+                sent += 1000;
+            }
+        }
+        assert!((25..=36).contains(&(sent / 1000)), "{kind:?}: {} of 90, a third would be fair", sent / 1000);
+    }
+}
+
+#[test]
 fn flows_share_equally_whatever_their_packets_and_the_delay_stays_near_the_target() {
     for (kind, most) in kinds().into_iter().zip([15.0, 40.0]) {
         let mut sim = sim(kind, 20);

@@ -121,6 +121,47 @@ fn qfq_keeps_shares_within_the_bound_of_its_groups() {
 }
 
 #[test]
+fn qfq_does_not_send_a_heavy_queue_in_a_row() {
+    let queues: Vec<(u32, u32)> = std::iter::once((64, 1000)).chain(std::iter::repeat_n((1, 1000), 64)).collect();
+    let mut sim = backlogged(SchedulerKind::Qfq, &queues, 100);
+    sim.run_to(SECOND + 120 * MS);
+    let order = sim.order();
+    let longest_row = order.chunk_by(|a, b| a == b).filter(|c| c[0] == 1).map(<[u32]>::len).max();
+    assert!(longest_row <= Some(8), "{longest_row:?}");
+}
+
+/// Share of a queue of weight 1 that has one packet at a time, the next half a millisecond after the last has left the queue, beside a
+/// backlogged queue of weight 9.
+fn share_of_one_at_a_time(kind: SchedulerKind, expire: Option<Nanos>) -> f64 {
+    let mut sim = Sim::with(Limits::default(), Settings { slot_limit: 100_000, expire, ..Settings::default() });
+    sim.config(link(pipe(1, MEGABYTE, 0, slots(50))));
+    sim.config(sched(1, kind));
+    sim.config(queue(1, 1, 1, QueueSettings { mask: source_mask(), ..slots(100) }));
+    sim.config(queue(2, 1, 9, slots(10_000)));
+    for _ in 0..2100 {
+        sim.send(Target::Queue(2), 1000, 2).unwrap();
+    }
+    for half in 0..4000 {
+        sim.run_to(SECOND + half * MS / 2);
+        if half % 2 == 1 && sim.shaper.queues()[0].flows.iter().all(|f| f.length == 0) {
+            sim.send(Target::Queue(1), 1000, 1).unwrap();
+        }
+    }
+    sim.bytes_of(1) as f64 / sim.bytes_since(0) as f64
+}
+
+#[test]
+fn a_queue_cannot_gain_by_running_empty() {
+    for kind in [SchedulerKind::Wf2qPlus, SchedulerKind::Qfq] {
+        // Nor by expiring at once.
+        for expire in [None, Some(1)] {
+            let share = share_of_one_at_a_time(kind, expire);
+            assert!(share <= 0.115, "{kind:?} {expire:?}: {share}");
+        }
+    }
+}
+
+#[test]
 fn qfq_serves_many_queues_of_all_groups_and_survives_long_packets() {
     let queues: Vec<(u32, u32)> = (0..60).map(|i| (1 << (i % 15), 1500)).collect();
     let mut sim = backlogged(SchedulerKind::Qfq, &queues, 0);
