@@ -150,3 +150,32 @@ impl Wf2q {
         queues[id].share.place = Place::Nowhere;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dummynet::mask::FlowId;
+    use crate::dummynet::queue::{Owner, Share};
+
+    #[test]
+    fn a_queue_that_ran_empty_ahead_of_its_share_starts_where_it_ended() {
+        let (mut queues, mut wf2q) = (Queues::new(2, 1), Wf2q::new());
+        for id in 0..2 {
+            queues.create(Owner::FlowSet(id), id, 0, &FlowId::NONE, Share::new(1, 0)).unwrap();
+        }
+        for id in 0..2 {
+            (queues[id].length, queues[id].head) = (1, 1000);
+            wf2q.activated(id, &mut queues);
+        }
+        let first = wf2q.select(&mut queues).unwrap();
+        (queues[first].length, queues[first].head) = (0, 0);
+        wf2q.served(first, Some(1000), &mut queues);
+        // Half of its packet was its share: virtual time is 500.
+        assert_eq!(wf2q.time, 500 << FRACTION);
+        assert!(!wf2q.is_settled(first, &queues));
+        (queues[first].length, queues[first].head) = (1, 1000);
+        wf2q.activated(first, &mut queues);
+        assert_eq!(queues[first].share.start, 1000 << FRACTION);
+        assert_eq!(wf2q.select(&mut queues), Some(1 - first));
+    }
+}
