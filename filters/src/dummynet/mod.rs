@@ -33,6 +33,7 @@
 mod admit;
 mod aqm;
 mod configure;
+pub mod ecn;
 mod events;
 mod flow_set;
 mod flows;
