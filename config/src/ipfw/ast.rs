@@ -222,7 +222,7 @@ pub enum Side {
 }
 
 /// From and to, both included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub struct Range<T> {
     /// First.
     pub low: T,
@@ -312,7 +312,7 @@ pub struct TableValueTest {
 }
 
 /// Parts of a table's values (`valtype`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub enum ValueKind {
     /// `skipto`
     SkipTo,
