@@ -24,8 +24,8 @@ pub trait RuleLanguage {
     /// Reads the words after `add`. `end` is where something missing is reported.
     ///
     /// # Errors
-    /// What is wrong, with the original's exit code.
-    fn parse(&self, words: &[Word], end: Span) -> Result<ParsedRule, Failure>;
+    /// Everything that is wrong, with the original's exit codes.
+    fn parse(&self, words: &[Word], end: Span) -> Result<ParsedRule, Vec<Failure>>;
 
     /// The rule from its action on, as `list` prints it after number and set.
     fn print(&self, rule: &Rule, style: RuleStyle) -> String;

@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
-//! The words of a command: a line of a file, or the arguments of a program, as ipfw(8) takes them apart.
+//! A command as text and as words that it owns.
 
+use crate::ipfw::words::{joined, split_arguments, split_line};
 use crate::span::Span;
 
 /// One word with its place in the text of its command.
@@ -22,64 +23,15 @@ pub struct CommandLine {
 }
 
 impl CommandLine {
-    /// The command of these arguments (without the program's name). A single argument is split as a line is; with several, one that
-    /// ends in a comma continues in the next.
+    /// The command of these arguments (without the program's name), see [`split_arguments`].
     pub fn from_arguments<S: AsRef<str>>(arguments: &[S]) -> Self {
-        if let [only] = arguments {
-            return Self::from_line(only.as_ref());
-        }
-        let mut line = Self::default();
-        let mut open: Option<Word> = None;
-        for argument in arguments {
-            let argument = argument.as_ref();
-            if !line.text.is_empty() {
-                line.text.push(' ');
-            }
-            let start = line.text.len();
-            line.text.push_str(argument);
-            let span = Span::new(start, line.text.len());
-            let word = match open.take() {
-                None => Word { text: argument.to_owned(), span },
-                Some(mut word) => {
-                    word.text.push_str(argument);
-                    word.span = word.span.to(span);
-                    word
-                }
-            };
-            if argument.ends_with(',') {
-                open = Some(word);
-            } else {
-                line.words.push(word);
-            }
-        }
-        line.words.extend(open);
-        line
+        Self { text: joined(arguments), words: owned(split_arguments(arguments)) }
     }
 
-    /// The command of one line of a file: `#` starts a comment anywhere, blanks separate words, and blanks after a comma do not.
+    /// The command of one line of a file, see [`split_line`].
     pub fn from_line(text: &str) -> Self {
-        let mut words: Vec<Word> = Vec::new();
-        let (mut separated, mut after_comma) = (true, false);
-        for (at, character) in text.char_indices() {
-            if character == '#' {
-                break;
-            }
-            if matches!(character, ' ' | '\t' | '\n' | '\r' | '\u{b}' | '\u{c}') {
-                separated |= !after_comma;
-                continue;
-            }
-            let span = Span::new(at, at + character.len_utf8());
-            match words.last_mut() {
-                Some(word) if !separated => {
-                    word.text.push(character);
-                    word.span = word.span.to(span);
-                }
-                _ => words.push(Word { text: character.to_string(), span }),
-            }
-            separated = false;
-            after_comma = character == ',';
-        }
-        Self { text: text.trim_end_matches(['\n', '\r']).to_owned(), words }
+        let text = text.trim_end_matches(['\n', '\r']);
+        Self { text: text.to_owned(), words: owned(split_line(text, 0)) }
     }
 
     /// The place after the last word: where something is missing.
@@ -87,6 +39,10 @@ impl CommandLine {
         let end = self.words.last().map_or(self.text.len(), |word| word.span.end as usize);
         Span::new(end, end)
     }
+}
+
+fn owned(words: Vec<crate::ipfw::words::Word<'_>>) -> Vec<Word> {
+    words.into_iter().map(|word| Word { text: word.text.into_owned(), span: word.span }).collect()
 }
 
 /// Words being read, one after the other.
@@ -160,6 +116,6 @@ mod tests {
         assert_eq!(texts(&line), ["add", "allow", "tcp", "from", "1.1.1.1,2.2.2.2", "to", "any"]);
         assert_eq!(texts(&CommandLine::from_arguments(&["add 10 deny ip from any to any"]))[1], "10");
         assert_eq!(texts(&CommandLine::from_arguments(&["add", "pass,"])), ["add", "pass,"]);
-        assert_eq!(texts(&CommandLine::from_arguments(&["-q", "a # b"])), ["-q", "a # b"], "no comment in several arguments");
+        assert_eq!(texts(&CommandLine::from_arguments(&["-q", "a#b"])), ["-q", "a#b"], "no comment in several arguments");
     }
 }
