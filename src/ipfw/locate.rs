@@ -80,8 +80,10 @@ fn matched(words: &[Word], tokens: &[Token]) -> Option<(usize, Vec<Option<usize>
     score[words.len()] = vec![Some(0); columns];
     for j in (0..tokens.len()).rev() {
         for i in (0..words.len()).rev() {
-            let literal = fits(&tokens[j].text, &words[i].text).then(|| score[i + 1][j + 1].map(|rest| rest + 1)).flatten();
-            let expanded = tokens[j].text.contains(['$', '`']).then(|| score[i..].iter().filter_map(|row| row[j + 1]).max());
+            let literal =
+                fits(&tokens[j].text, &words[i].text).then(|| score[i + 1][j + 1].map(|rest| rest + 1)).flatten();
+            let expanded =
+                tokens[j].text.contains(['$', '`']).then(|| score[i..].iter().filter_map(|row| row[j + 1]).max());
             score[i][j] = literal.max(expanded.flatten());
         }
     }
@@ -149,9 +151,7 @@ fn lines(script: &str) -> Vec<Vec<Token>> {
             }
             // A quoted text of several words may be a whole command, or a variable's value.
             (_, ' ' | '\t') => line.extend(word.take()),
-            (None, '#') if word.is_none() => {
-                while characters.next_if(|&(_, c)| c != '\n').is_some() {}
-            }
+            (None, '#') if word.is_none() => while characters.next_if(|&(_, c)| c != '\n').is_some() {},
             (None, '\n') => {
                 line.extend(word.take());
                 lines.push(std::mem::take(&mut line));
@@ -198,10 +198,16 @@ ${fwcmd} nat 1 config if $pif reset \\
     fn commands_are_found_through_expansions_loops_and_continued_lines() {
         let mut located = Located::new(SCRIPT);
         assert_eq!(place(&mut located, "add 100 pass all from any to any via lo0", "pass"), Some((4, 18)));
-        assert_eq!(place(&mut located, "-q add 005 skipto 1000 udp from any to 192.0.2.11 53 out via dc0 keep-state", "udp"), Some((5, 16)));
+        assert_eq!(
+            place(&mut located, "-q add 005 skipto 1000 udp from any to 192.0.2.11 53 out via dc0 keep-state", "udp"),
+            Some((5, 16))
+        );
         assert_eq!(place(&mut located, "add deny all from 10.2.0.0/16 to table(13)", "10.2.0.0/16"), Some((7, 30)));
         assert_eq!(place(&mut located, "add deny all from 10.1.0.0/16 to table(13)", "table(13)"), Some((7, 49)));
-        assert_eq!(place(&mut located, "nat 1 config if dc0 reset redirect_port tcp 10.0.0.1:80 80", "redirect_port"), Some((10, 4)));
+        assert_eq!(
+            place(&mut located, "nat 1 config if dc0 reset redirect_port tcp 10.0.0.1:80 80", "redirect_port"),
+            Some((10, 4))
+        );
         assert_eq!(place(&mut located, "add deny tcp from any to me 25 setup", "25"), Some((11, 58)));
     }
 

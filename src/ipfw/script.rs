@@ -310,7 +310,9 @@ impl Running {
             }
             if Instant::now() >= deadline {
                 let limit = request.time_limit.as_secs_f64();
-                return Err(failed(format!("{shown} did not end within {limit} s and was ended; nothing of it is in force")));
+                return Err(failed(format!(
+                    "{shown} did not end within {limit} s and was ended; nothing of it is in force"
+                )));
             }
             let printed = |file: &File| file.metadata().map_or(0, |metadata| metadata.len());
             if printed(&self.stdout) + printed(&self.stderr) > OUTPUT_LIMIT {
@@ -369,7 +371,8 @@ fn report(script: &Path, text: &str, failed: &[FailedCommand]) -> String {
             Some(found) => {
                 let place = |diagnostic: Diagnostic| {
                     let words = command.line.words.iter().zip(&found.words);
-                    let of = words.filter(|(word, _)| word.span.end > diagnostic.span.start).find_map(|(_, place)| *place);
+                    let of =
+                        words.filter(|(word, _)| word.span.end > diagnostic.span.start).find_map(|(_, place)| *place);
                     Diagnostic { span: of.unwrap_or(found.whole), ..diagnostic }
                 };
                 let moved: Vec<_> = diagnostics.into_iter().map(place).collect();
@@ -404,7 +407,8 @@ mod tests {
 
     #[test]
     fn full_names_are_cut_where_there_is_no_such_program() {
-        let script = "fwcmd=\"/sbin/ipfw -q\"\n/sbin/ipfw add\n/sbin/ipfw-extra /usr/local/sbin/ipfw /usr/sbin/sysrc -n x\n";
+        let script =
+            "fwcmd=\"/sbin/ipfw -q\"\n/sbin/ipfw add\n/sbin/ipfw-extra /usr/local/sbin/ipfw /usr/sbin/sysrc -n x\n";
         let cut = shortened(script, &|_| false).unwrap();
         assert_eq!(cut, "fwcmd=\"ipfw -q\"\nipfw add\n/sbin/ipfw-extra /usr/local/sbin/ipfw sysrc -n x\n");
         assert_eq!(shortened("/sbin/ipfw list\n", &|_| true), None, "the administrator's link is used");

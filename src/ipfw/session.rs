@@ -18,6 +18,9 @@ use super::call::{Call, CommandFile, Reply};
 /// Modules that are built in here.
 const MODULES: [&str; 6] = ["ipfw", "ipfw_nat", "dummynet", "libalias", "ipfw_pmod", "alias_ftp"];
 
+/// How much text the calls of one script may hand over, in bytes: the set that is built from it is bounded by it.
+const MEMORY: usize = 512 << 20;
+
 /// Variables of the system that scripts ask for or set, and what they are here: the gateway forwards both families.
 const FORWARDING: [&str; 3] = ["net.inet.ip.forwarding", "net.inet6.ip6.forwarding", "net.inet.ip.fastforwarding"];
 
@@ -49,13 +52,15 @@ pub struct Session<'a> {
     /// Settings that `sysrc` shows.
     settings: BTreeMap<String, String>,
     calls: usize,
+    /// Bytes of text handed over.
+    received: usize,
     failed: Vec<FailedCommand>,
 }
 
 impl<'a> Session<'a> {
     /// A session with an empty rule set.
     pub fn new(names: &'a dyn Names, hosts: &'a dyn Hosts, settings: BTreeMap<String, String>) -> Self {
-        Self { pending: PendingSet::new(), names, hosts, settings, calls: 0, failed: Vec::new() }
+        Self { pending: PendingSet::new(), names, hosts, settings, calls: 0, received: 0, failed: Vec::new() }
     }
 
     /// The set as it is now.
@@ -76,6 +81,11 @@ impl<'a> Session<'a> {
     /// Answers one call.
     pub fn answer(&mut self, call: &Call) -> Reply {
         self.calls += 1;
+        self.received += call.arguments.iter().map(String::len).sum::<usize>();
+        self.received += call.commands.as_ref().map_or(0, |file| file.text.len());
+        if self.received > MEMORY {
+            return self.overrun(call);
+        }
         let arguments: Vec<&str> = call.arguments.iter().map(String::as_str).collect();
         match call.program.as_str() {
             "ipfw" => self.ipfw(call),
@@ -86,6 +96,14 @@ impl<'a> Session<'a> {
             "kldunload" => wrong("kldunload", "can't unload file: it is built into ferrule", 1),
             other => wrong(other, "not supported: use nat and tables of ipfw instead", exit::UNAVAILABLE),
         }
+    }
+
+    fn overrun(&mut self, call: &Call) -> Reply {
+        let reason = format!("the script handed over more than {} MiB", MEMORY >> 20);
+        let line = CommandLine::from_arguments(&call.arguments);
+        let failure = Failure::new(exit::OS, line.end(), &reason).hint("use fewer or smaller tables");
+        self.failed.push(FailedCommand { number: self.calls, line, file: None, failures: vec![failure] });
+        wrong(&call.program, &reason, exit::OS)
     }
 
     fn ipfw(&mut self, call: &Call) -> Reply {
@@ -127,8 +145,11 @@ impl<'a> Session<'a> {
 
     fn command(&mut self, line: &CommandLine, options: &mut Options, call: &Call, file: Option<(&str, u32)>) -> Reply {
         let grammar = Grammar { names: self.names, refuse_unsupported: true };
-        let read_file = |name: &str| call.files.get(name).cloned().unwrap_or_else(|| Err("not read by the script's ipfw".to_owned()));
-        let environment = Environment { language: &grammar, names: self.names, hosts: self.hosts, read_file: &read_file };
+        let read_file = |name: &str| {
+            call.files.get(name).cloned().unwrap_or_else(|| Err("not read by the script's ipfw".to_owned()))
+        };
+        let environment =
+            Environment { language: &grammar, names: self.names, hosts: self.hosts, read_file: &read_file };
         if line.words.is_empty() {
             return wrong("ipfw", "usage: ipfw [options]\ndo \"ipfw -h\" or \"man ipfw\" for details", exit::USAGE);
         }
@@ -201,7 +222,11 @@ impl<'a> Session<'a> {
                 let before = self.settings.insert(name.to_owned(), new.to_owned()).unwrap_or_default();
                 reply.stdout.push_str(&format!("{name}: {before} -> {new}\n"));
             } else if let Some(value) = self.settings.get(argument) {
-                reply.stdout.push_str(&if value_only { format!("{value}\n") } else { format!("{argument}: {value}\n") });
+                reply.stdout.push_str(&if value_only {
+                    format!("{value}\n")
+                } else {
+                    format!("{argument}: {value}\n")
+                });
             } else {
                 reply.stderr.push_str(&format!("sysrc: unknown variable '{argument}'\n"));
                 reply.exit = 1;
@@ -266,7 +291,10 @@ mod tests {
         let none = String::new;
         assert_eq!(said(&mut session, "ipfw flush").1, "Flushed all rules.\n");
         assert_eq!(said(&mut session, "ipfw add 65000 pass all from any to any").1, "65000 allow ip from any to any\n");
-        assert_eq!(said(&mut session, "ipfw list").1, "65000 allow ip from any to any\n65535 deny ip from any to any\n");
+        assert_eq!(
+            said(&mut session, "ipfw list").1,
+            "65000 allow ip from any to any\n65535 deny ip from any to any\n"
+        );
         assert_eq!(said(&mut session, "ipfw delete 5"), (0, none(), "ipfw: rule 5 not found\n".into()));
         assert_eq!(said(&mut session, "sysctl net.inet.ip.fw.verbose=1").1, "net.inet.ip.fw.verbose: 0 -> 1\n");
         assert_eq!(said(&mut session, "sysctl -n net.inet.ip.fw.verbose").1, "1\n");

@@ -132,7 +132,10 @@ mod tests {
     fn a_file_of_commands_is_read_and_preprocessed() {
         let name = file("plain", "add pass IP\n");
         let plain = read(&["-q", "-fn", &name]).unwrap().unwrap();
-        assert_eq!((plain.text.as_str(), plain.options), ("add pass IP\n", vec!["-q".into(), "-f".into(), "-n".into()]));
+        assert_eq!(
+            (plain.text.as_str(), plain.options),
+            ("add pass IP\n", vec!["-q".into(), "-f".into(), "-n".into()])
+        );
         let made = read(&["-q", "-p", "sed", "s/IP/ip/", &name]).unwrap().unwrap();
         assert_eq!((made.text.as_str(), made.options), ("add pass ip\n", vec!["-q".to_owned()]));
         assert_eq!(read(&["-p", "false", &name]).unwrap_err(), (69, "preprocessor exited with status 1".into()));

@@ -113,7 +113,8 @@ pub fn same_rule(a: &Rule, b: &Rule) -> bool {
                     && a.terms.iter().zip(&b.terms).all(|(a, b)| a.not == b.not && a.test == b.test)
             })
     };
-    (*number, *set, *probability, *log, *tag, *options_only) == (b.number, b.set, b.probability, b.log, b.tag, b.options_only)
+    (*number, *set, *probability, *log, *tag, *options_only)
+        == (b.number, b.set, b.probability, b.log, b.tag, b.options_only)
         && *action == b.action
         && *state == b.state
         && *comment == b.comment
@@ -135,8 +136,10 @@ fn looked_up(key: LookupKey) -> TableKind {
     match key {
         LookupKey::Address(_) | LookupKey::Address4(..) | LookupKey::Address6(..) => TableKind::Address,
         LookupKey::Mac(..) => TableKind::Mac,
-        LookupKey::Port(..) | LookupKey::Dscp(_) | LookupKey::RuleNumber(_) | LookupKey::Mark(_) | LookupKey::Owner(_) => {
-            TableKind::Number
-        }
+        LookupKey::Port(..)
+        | LookupKey::Dscp(_)
+        | LookupKey::RuleNumber(_)
+        | LookupKey::Mark(_)
+        | LookupKey::Owner(_) => TableKind::Number,
     }
 }

@@ -93,7 +93,8 @@ fn address(text: &str, span: Span, lookup: Lookup<'_>) -> Result<TableKey, Failu
         }
         Err(_) => {
             let host = lookup.hosts.host4(address);
-            let unknown = || Failure::new(exit::NO_HOST, span, format!("hostname ``{}'' unknown", address.escape_debug()));
+            let unknown =
+                || Failure::new(exit::NO_HOST, span, format!("hostname ``{}'' unknown", address.escape_debug()));
             host.map(|host| TableKey::V4(host, 32)).ok_or_else(unknown)
         }
     }
@@ -134,7 +135,8 @@ fn mac(text: &str, span: Span) -> Result<TableKey, Failure> {
 
 fn flow(fields: FlowFields, text: &str, span: Span, lookup: Lookup<'_>) -> Result<TableKey, Failure> {
     let mut parts = text.split(',');
-    let mut take = |missing: &str| parts.next().ok_or_else(|| Failure::data(span, format!("invalid key: {missing} missing")));
+    let mut take =
+        |missing: &str| parts.next().ok_or_else(|| Failure::data(span, format!("invalid key: {missing} missing")));
     let mut addresses: [Option<IpAddr>; 2] = [None, None];
     let (mut protocol, mut source_port, mut destination_port) = (0, 0, 0);
     if fields.source_address {
@@ -229,7 +231,10 @@ fn field(value: &mut TableValue, kind: ValueKind, text: &str, lookup: Lookup<'_>
         ValueKind::Dscp if text.starts_with(|c: char| c.is_ascii_alphabetic()) => {
             value.dscp = dscp(text).ok_or("DSCP code")?;
         }
-        ValueKind::Dscp => value.dscp = number("DSCP value").ok().and_then(|n| u8::try_from(n).ok()).filter(|&n| n < 64).ok_or("DSCP value")?,
+        ValueKind::Dscp => {
+            value.dscp =
+                number("DSCP value").ok().and_then(|n| u8::try_from(n).ok()).filter(|&n| n < 64).ok_or("DSCP value")?
+        }
         ValueKind::Ipv4 => value.ipv4 = text.parse().ok().or_else(|| lookup.hosts.host4(text)).ok_or("ipv4")?,
         ValueKind::Ipv6 => value.ipv6 = text.parse().map_err(|_| "ipv6")?,
         ValueKind::Mark => {

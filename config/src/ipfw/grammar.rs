@@ -65,8 +65,17 @@ fn failure(exit: u8, diagnostic: Diagnostic) -> Failure {
 /// The exit code: how a rule is put together is EX_USAGE, unknown hosts are EX_NOHOST, the last rule is refused by the firewall
 /// (EX_UNAVAILABLE), and every wrong value is EX_DATAERR (compile_rule() of FreeBSD's ipfw2.c).
 fn exit_code(diagnostic: &Diagnostic) -> u8 {
-    const STRUCTURE: [&str; 9] =
-        ["missing", "unrecognised", "unknown option", "double", "nested", "nothing after", "invalid `or`", "`}`", "only one"];
+    const STRUCTURE: [&str; 9] = [
+        "missing",
+        "unrecognised",
+        "unknown option",
+        "double",
+        "nested",
+        "nothing after",
+        "invalid `or`",
+        "`}`",
+        "only one",
+    ];
     let message = diagnostic.message.as_str();
     if STRUCTURE.iter().any(|start| message.starts_with(start)) {
         exit::USAGE
@@ -89,7 +98,8 @@ mod tests {
 
     fn run(text: &str) -> Answer {
         let grammar = Grammar { names: builtin(), refuse_unsupported: true };
-        let environment = Environment { language: &grammar, names: builtin(), hosts: &NoHosts, read_file: &|_| Err(String::new()) };
+        let environment =
+            Environment { language: &grammar, names: builtin(), hosts: &NoHosts, read_file: &|_| Err(String::new()) };
         PendingSet::new().run(&CommandLine::from_line(text), &mut Options::default(), environment)
     }
 

@@ -12,8 +12,21 @@ use super::nat::{NatConfig, Redirect};
 use crate::span::Span;
 
 const OPTIONS: [&str; 15] = [
-    "ip", "if", "log", "deny_in", "same_ports", "unreg_only", "unreg_cgn", "skip_global", "reset", "reverse", "proxy_only",
-    "port_range", "redirect_addr", "redirect_port", "redirect_proto",
+    "ip",
+    "if",
+    "log",
+    "deny_in",
+    "same_ports",
+    "unreg_only",
+    "unreg_cgn",
+    "skip_global",
+    "reset",
+    "reverse",
+    "proxy_only",
+    "port_range",
+    "redirect_addr",
+    "redirect_port",
+    "redirect_proto",
 ];
 
 const SCTP: u8 = 132;
@@ -108,7 +121,9 @@ fn ports(text: &str, protocol: &str, span: Span, lookup: Lookup<'_>) -> Result<R
     }
     let Some((low, high)) = text.split_once('-') else {
         let hint = crate::suggest::did_you_mean(text, lookup.names.services());
-        return Err(Failure::data(span, format!("{}/{protocol}: unknown service", text.escape_debug())).maybe_hint(hint));
+        return Err(
+            Failure::data(span, format!("{}/{protocol}: unknown service", text.escape_debug())).maybe_hint(hint)
+        );
     };
     match (low.parse(), high.parse()) {
         (Ok(low), Ok(high)) if low <= high => Ok(Range { low, high }),
@@ -116,7 +131,12 @@ fn ports(text: &str, protocol: &str, span: Span, lookup: Lookup<'_>) -> Result<R
     }
 }
 
-fn address_and_ports(text: &str, protocol: &str, span: Span, lookup: Lookup<'_>) -> Result<(Ipv4Addr, Range<u16>), Failure> {
+fn address_and_ports(
+    text: &str,
+    protocol: &str,
+    span: Span,
+    lookup: Lookup<'_>,
+) -> Result<(Ipv4Addr, Range<u16>), Failure> {
     let Some((host, port)) = text.split_once(':') else {
         return Err(Failure::data(span, format!("{} is missing port number", text.escape_debug())));
     };
@@ -150,7 +170,8 @@ fn redirect_port(words: &mut Words<'_>, lookup: Lookup<'_>) -> Result<Redirect, 
     for host in local.text.split(',').filter(|host| !host.is_empty()) {
         if protocol == SCTP {
             if host.contains(':') {
-                let message = "redirect_port:port numbers do not change in sctp, so do not specify them as part of the target";
+                let message =
+                    "redirect_port:port numbers do not change in sctp, so do not specify them as part of the target";
                 return Err(Failure::data(local.span, message));
             }
             locals.push((address(host, local.span, lookup)?, ports));
@@ -299,10 +320,15 @@ mod tests {
     #[test]
     fn options_are_printed_in_the_originals_order() {
         assert_eq!(
-            printed("reset unreg_only same_ports if dc0 log redirect_port tcp 192.168.0.2:6667 6667 redirect_port tcp 192.168.0.3:www 80"),
+            printed(
+                "reset unreg_only same_ports if dc0 log redirect_port tcp 192.168.0.2:6667 6667 redirect_port tcp 192.168.0.3:www 80"
+            ),
             "if dc0 log same_ports unreg_only reset redirect_port tcp 192.168.0.2:6667 6667 redirect_port tcp 192.168.0.3:80 80"
         );
-        assert_eq!(printed("ip 192.0.2.1 deny_in port_range 2000-2999 unreg_cgn"), "ip 192.0.2.1 deny_in unreg_cgn port_range 2000-2999");
+        assert_eq!(
+            printed("ip 192.0.2.1 deny_in port_range 2000-2999 unreg_cgn"),
+            "ip 192.0.2.1 deny_in unreg_cgn port_range 2000-2999"
+        );
     }
 
     #[test]
@@ -324,8 +350,14 @@ mod tests {
     #[test]
     fn errors_have_the_originals_words_and_codes() {
         let bad = |text: &str| read(text).map_err(|failure| (failure.exit, failure.message)).unwrap_err();
-        assert_eq!(bad("redirect_port tcp 10.0.0.1:1-2 1"), (65, "redirect_port: port ranges must be equal in size".into()));
-        assert_eq!(bad("redirect_port icmp 10.0.0.1:1 1"), (65, "unknown protocol icmp. Expected sctp, tcp or udp".into()));
+        assert_eq!(
+            bad("redirect_port tcp 10.0.0.1:1-2 1"),
+            (65, "redirect_port: port ranges must be equal in size".into())
+        );
+        assert_eq!(
+            bad("redirect_port icmp 10.0.0.1:1 1"),
+            (65, "unknown protocol icmp. Expected sctp, tcp or udp".into())
+        );
         assert_eq!(bad("redirect_port tcp 10.0.0.1 1").1, "10.0.0.1 is missing port number");
         assert_eq!(bad("redirect_port tcp nowhere:1 1"), (1, "unknown host nowhere".into()));
         assert_eq!(bad("redirect_addr 1.1.1.1").1, "redirect_addr: not enough arguments");

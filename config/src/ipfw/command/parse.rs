@@ -10,8 +10,8 @@ use crate::suggest::did_you_mean;
 
 /// Words that begin a command, for "did you mean".
 const COMMANDS: [&str; 20] = [
-    "add", "delete", "disable", "enable", "flowset", "flush", "internal", "list", "nat", "pipe", "print", "queue", "resetlog",
-    "sched", "set", "show", "table", "zero", "nptv6", "nat64lsn",
+    "add", "delete", "disable", "enable", "flowset", "flush", "internal", "list", "nat", "pipe", "print", "queue",
+    "resetlog", "sched", "set", "show", "table", "zero", "nptv6", "nat64lsn",
 ];
 
 /// True where the arguments name a file of commands: the last begins with `/` (and can be read, which the caller knows).
@@ -134,10 +134,12 @@ impl Reader<'_> {
             return table::command(rest, self.end).map(Command::Table);
         }
         if self.is(given, "internal") {
-            return Err(Failure::usage(word.span, "internal is not supported")
-                .hint("it shows FreeBSD's kernel objects, which are not here; see `table all info` and `ferrule show`"));
+            return Err(Failure::usage(word.span, "internal is not supported").hint(
+                "it shows FreeBSD's kernel objects, which are not here; see `table all info` and `ferrule show`",
+            ));
         }
-        Err(Failure::usage(word.span, format!("bad command `{}'", given.escape_debug())).maybe_hint(did_you_mean(given, COMMANDS)))
+        Err(Failure::usage(word.span, format!("bad command `{}'", given.escape_debug()))
+            .maybe_hint(did_you_mean(given, COMMANDS)))
     }
 
     fn switch(&mut self, words: &[Word], on: bool) -> Result<Command, Failure> {
@@ -163,7 +165,8 @@ impl Reader<'_> {
             if set.is_some() {
                 return Err(Failure::data(first.span, "invalid syntax"));
             }
-            let sets = words[1..].iter().map(|word| Ok((number(word)?.0 & 31) as u8)).collect::<Result<_, Failure>>()?;
+            let sets =
+                words[1..].iter().map(|word| Ok((number(word)?.0 & 31) as u8)).collect::<Result<_, Failure>>()?;
             return Ok(Delete::Sets(sets));
         }
         let ranges = words.iter().map(number).collect::<Result<_, _>>()?;

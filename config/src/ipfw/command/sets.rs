@@ -11,7 +11,9 @@ use crate::suggest::did_you_mean;
 
 /// A set's number, 0 to 31.
 pub(super) fn number(word: &Word) -> Result<u8, Failure> {
-    let wrong = || Failure::data(word.span, format!("invalid set number {}", word.text.escape_debug())).hint("sets are 0 to 31");
+    let wrong = || {
+        Failure::data(word.span, format!("invalid set number {}", word.text.escape_debug())).hint("sets are 0 to 31")
+    };
     word.text.parse().ok().filter(|&set| is_number(&word.text) && set <= DEFAULT_SET).ok_or_else(wrong)
 }
 

@@ -67,7 +67,8 @@ pub enum TableAction {
 }
 
 const COMMANDS: [&str; 14] = [
-    "add", "delete", "create", "destroy", "flush", "modify", "swap", "info", "detail", "list", "lookup", "atomic", "lock", "unlock",
+    "add", "delete", "create", "destroy", "flush", "modify", "swap", "info", "detail", "list", "lookup", "atomic",
+    "lock", "unlock",
 ];
 const OPTIONS: [&str; 7] = ["type", "valtype", "algo", "limit", "locked", "missing", "or-flush"];
 
@@ -152,7 +153,10 @@ pub(super) fn command(words: &[Word], end: Span) -> Result<TableCommand, Failure
         "swap" => {
             let second = words.next().ok_or_else(|| Failure::usage(end, "second table name required"))?;
             if !is_name(&second.text) || second.text == "all" {
-                return Err(Failure::usage(second.span, format!("table name {} is invalid", second.text.escape_debug())));
+                return Err(Failure::usage(
+                    second.span,
+                    format!("table name {} is invalid", second.text.escape_debug()),
+                ));
             }
             TableAction::Swap(second.text.clone())
         }
@@ -259,7 +263,8 @@ fn parse_kind(word: &Word) -> Result<TableKind, Failure> {
         "flow" => return fields.map_or(Ok(TableKind::Flow(ALL_FIELDS)), |fields| flow(word, fields)),
         _ => {
             let hint = did_you_mean(name, ["addr", "mac", "iface", "number", "flow"]);
-            let message = format!("Unknown tabletype: {}. Supported: addr, mac, iface, number, flow", name.escape_debug());
+            let message =
+                format!("Unknown tabletype: {}. Supported: addr, mac, iface, number, flow", name.escape_debug());
             return Err(Failure::usage(word.span, message).maybe_hint(hint));
         }
     };

@@ -116,6 +116,10 @@ mod tests {
         assert_eq!(texts(&line), ["add", "allow", "tcp", "from", "1.1.1.1,2.2.2.2", "to", "any"]);
         assert_eq!(texts(&CommandLine::from_arguments(&["add 10 deny ip from any to any"]))[1], "10");
         assert_eq!(texts(&CommandLine::from_arguments(&["add", "pass,"])), ["add", "pass,"]);
-        assert_eq!(texts(&CommandLine::from_arguments(&["-q", "a#b"])), ["-q", "a#b"], "no comment in several arguments");
+        assert_eq!(
+            texts(&CommandLine::from_arguments(&["-q", "a#b"])),
+            ["-q", "a#b"],
+            "no comment in several arguments"
+        );
     }
 }

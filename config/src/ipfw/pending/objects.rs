@@ -10,7 +10,13 @@ use crate::ipfw::{nat_config, shaper_config};
 use crate::span::Span;
 
 impl PendingSet {
-    pub(super) fn nat(&mut self, command: &NatCommand, end: Span, options: &Options, environment: Environment<'_>) -> Answer {
+    pub(super) fn nat(
+        &mut self,
+        command: &NatCommand,
+        end: Span,
+        options: &Options,
+        environment: Environment<'_>,
+    ) -> Answer {
         let lookup = environment.lookup();
         match command {
             NatCommand::Config { number, words } => match nat_config::parse(*number, words, end, lookup) {
@@ -25,9 +31,9 @@ impl PendingSet {
                 }
             },
             _ if options.check_only => Answer::default(),
-            NatCommand::ShowConfig(None) => {
-                Answer::said(self.objects.nats.values().map(|config| nat_config::print(config, lookup)).collect::<String>())
-            }
+            NatCommand::ShowConfig(None) => Answer::said(
+                self.objects.nats.values().map(|config| nat_config::print(config, lookup)).collect::<String>(),
+            ),
             NatCommand::ShowConfig(Some(name)) => {
                 let found = name.parse().ok().and_then(|number: u32| self.objects.nats.get(&number));
                 match found {
@@ -126,13 +132,13 @@ impl PendingSet {
 
     fn shaper_rows(&self, kind: DummynetKind, ranges: &[(u32, u32)], environment: Environment<'_>) -> String {
         let objects = &self.objects;
-        let wanted = |number: u32| {
-            ranges.is_empty() || ranges.iter().any(|&(first, last)| (first..=last).contains(&number))
-        };
+        let wanted =
+            |number: u32| ranges.is_empty() || ranges.iter().any(|&(first, last)| (first..=last).contains(&number));
         match kind {
             DummynetKind::Pipe => {
                 let rows = objects.pipes.values().filter(|pipe| wanted(pipe.number));
-                let rows: Vec<_> = rows.map(|pipe| PipeRow { config: pipe.clone(), active: 0, flows: Vec::new() }).collect();
+                let rows: Vec<_> =
+                    rows.map(|pipe| PipeRow { config: pipe.clone(), active: 0, flows: Vec::new() }).collect();
                 shaper::pipes(&rows, environment.names)
             }
             DummynetKind::Queue => {
@@ -152,7 +158,8 @@ impl PendingSet {
                         flows: Vec::new(),
                     }
                 };
-                let rows: Vec<_> = objects.schedulers.keys().copied().filter(|&number| wanted(number)).map(row).collect();
+                let rows: Vec<_> =
+                    objects.schedulers.keys().copied().filter(|&number| wanted(number)).map(row).collect();
                 shaper::schedulers(&rows, environment.names)
             }
         }

@@ -21,7 +21,10 @@ impl PendingSet {
                 let result = self.one_table(name, command, options, environment);
                 let incomplete = matches!(
                     command.action,
-                    TableAction::Create(_) | TableAction::Modify { .. } | TableAction::Add { .. } | TableAction::Swap(_)
+                    TableAction::Create(_)
+                        | TableAction::Modify { .. }
+                        | TableAction::Add { .. }
+                        | TableAction::Swap(_)
                 );
                 result.unwrap_or_else(|failure| Answer { incomplete, ..Answer::failed(failure) })
             }
@@ -164,7 +167,8 @@ impl PendingSet {
             options.algorithm.clone().unwrap_or_else(|| usual_algorithm(options.kind).to_owned())
         };
         let is = &existing.options;
-        let same = (is.kind, &is.values, is.limit, is.locked) == (wanted.kind, &wanted.values, wanted.limit, wanted.locked);
+        let same =
+            (is.kind, &is.values, is.limit, is.locked) == (wanted.kind, &wanted.values, wanted.limit, wanted.locked);
         if !same || algorithm(is) != algorithm(wanted) {
             return Err(Failure::data(span, "The existing table is not compatible with one you are creating."));
         }
@@ -207,9 +211,8 @@ impl PendingSet {
         let not_found = || Failure::data(span, format!("Table {name} does not exist"));
         let table = self.objects.tables.get(name).ok_or_else(not_found)?;
         let wanted = parse_key(table.options.kind, key, environment.lookup())?;
-        let missing = || {
-            Failure::new(exit::UNAVAILABLE, key.span, format!("Entry {} not found", key.text.escape_debug()))
-        };
+        let missing =
+            || Failure::new(exit::UNAVAILABLE, key.span, format!("Entry {} not found", key.text.escape_debug()));
         let (key, value) = longest_match(table, &wanted).ok_or_else(missing)?;
         Ok(Answer::said(entry(table.options.kind, &table.options.values, key, value, options.value_as_address)))
     }
@@ -241,9 +244,9 @@ impl PendingSet {
         }
         if exists.is_none() {
             if !options.quiet {
-                answer.stderr.push(format!(
-                    "DEPRECATED: inserting data into non-existent table {name}. (auto-created)"
-                ));
+                answer
+                    .stderr
+                    .push(format!("DEPRECATED: inserting data into non-existent table {name}. (auto-created)"));
             }
             self.objects.tables.insert(name.to_owned(), Arc::new(Table::automatic(kind)));
             self.index(name);
@@ -256,7 +259,9 @@ impl PendingSet {
         }
         for ((key, value), result) in entries.iter().zip(&added.results) {
             let undone = if atomic && added.first.is_some() && *result == "added" { "(reverted)" } else { "" };
-            answer.stdout.push_str(&format!("{result}{undone}: {}", entry(kind, &values, key, value, options.value_as_address)));
+            answer
+                .stdout
+                .push_str(&format!("{result}{undone}: {}", entry(kind, &values, key, value, options.value_as_address)));
         }
         if let Some(reason) = added.first {
             answer.fail(Failure::new(exit::OS, span, format!("Adding record failed: {reason}")));
@@ -279,7 +284,8 @@ impl PendingSet {
         }
         let table = self.objects.tables.get_mut(name).ok_or_else(not_found)?;
         let (kind, values) = (table.options.kind, table.options.values.clone());
-        let keys = words.iter().map(|word| parse_key(kind, word, environment.lookup())).collect::<Result<Vec<_>, _>>()?;
+        let keys =
+            words.iter().map(|word| parse_key(kind, word, environment.lookup())).collect::<Result<Vec<_>, _>>()?;
         let table = Arc::make_mut(table);
         let mut answer = Answer::default();
         let mut reason = None;

@@ -82,7 +82,8 @@ fn rules_are_numbered_after_the_last_one() {
 
 #[test]
 fn deleting_what_is_absent_is_told_and_no_failure_for_a_script() {
-    let mut set = filled(&["-q add 100 allow", "-q add 100 set 2 allow", "-q add 200 allow", "-q add 300 set 31 allow"]);
+    let mut set =
+        filled(&["-q add 100 allow", "-q add 100 set 2 allow", "-q add 200 allow", "-q add 300 set 31 allow"]);
     let answer = run(&mut set, "delete 150");
     assert_eq!((answer.exit, answer.incomplete, answer.stderr.join("")), (69, false, "rule 150 not found".into()));
     assert_eq!(said(&mut set, "-f delete 150").0, 0);
@@ -111,7 +112,10 @@ fn sets_are_moved_swapped_and_disabled() {
     run(&mut set, "set disable 5 enable 9");
     assert!(said(&mut set, "set show").1.starts_with("disable 5 enable 0 1 2 3 4 6"));
     assert_eq!(said(&mut set, "list").1, "00002 allow\n65535 deny\n");
-    assert_eq!(said(&mut set, "-S list").1, "# DISABLED 00001 set 5 allow\n00002 set 7 allow\n# DISABLED 00003 set 5 allow\n65535 set 31 deny\n");
+    assert_eq!(
+        said(&mut set, "-S list").1,
+        "# DISABLED 00001 set 5 allow\n00002 set 7 allow\n# DISABLED 00003 set 5 allow\n65535 set 31 deny\n"
+    );
     assert_eq!(said(&mut set, "set 7 show").1, "00002 0 0 allow\n");
     run(&mut set, "set disable 31");
     assert_eq!(set.rule_set().disabled_sets, 1 << 5, "set 31 is always enabled");
@@ -123,18 +127,27 @@ fn sets_are_moved_swapped_and_disabled() {
 #[test]
 fn tables_live_as_in_the_original() {
     let mut set = PendingSet::new();
-    assert_eq!(said(&mut set, "table 13 flush"), (0, String::new(), "failed to flush table 13 info: No such process".into()));
+    assert_eq!(
+        said(&mut set, "table 13 flush"),
+        (0, String::new(), "failed to flush table 13 info: No such process".into())
+    );
     assert_eq!(said(&mut set, "table 13 destroy").0, 0);
     let (code, out, err) = said(&mut set, "table 13 add 10.0.0.0/8");
     assert_eq!((code, out.as_str()), (0, "added: 10.0.0.0/8 0\n"));
     assert_eq!(err, "DEPRECATED: inserting data into non-existent table 13. (auto-created)");
     let (code, out, err) = said(&mut set, "table 13 add 10.0.0.0/8 5");
-    assert_eq!((code, out.as_str(), err.as_str()), (71, "exists: 10.0.0.0/8 5\n", "Adding record failed: record already exists"));
+    assert_eq!(
+        (code, out.as_str(), err.as_str()),
+        (71, "exists: 10.0.0.0/8 5\n", "Adding record failed: record already exists")
+    );
     assert_eq!(said(&mut set, "-q table 13 add 10.0.0.0/8 5"), (0, String::new(), String::new()));
     assert_eq!(said(&mut set, "table 13 list").1, "10.0.0.0/8 5\n");
     assert_eq!(said(&mut set, "table 13 lookup 10.1.2.3").1, "10.0.0.0/8 5\n");
     assert_eq!(said(&mut set, "table 13 lookup 11.1.2.3"), (69, String::new(), "Entry 11.1.2.3 not found".into()));
-    assert_eq!(said(&mut set, "table 13 delete 11.0.0.0/8"), (71, "notfound: 11.0.0.0/8 0\n".into(), "Deleting record failed: record not found".into()));
+    assert_eq!(
+        said(&mut set, "table 13 delete 11.0.0.0/8"),
+        (71, "notfound: 11.0.0.0/8 0\n".into(), "Deleting record failed: record not found".into())
+    );
     assert_eq!(said(&mut set, "table none list").0, 71);
     assert_eq!(said(&mut set, "table none delete 1.1.1.1"), (65, String::new(), "Table none does not exist".into()));
 
@@ -162,7 +175,10 @@ fn tables_are_created_once_and_bounded() {
     let (_, out, _) = said(&mut set, "table t atomic add 4 1,1");
     assert_eq!(out, "limit: 4 1,1\n");
     run(&mut set, "table t delete 2");
-    assert_eq!(said(&mut set, "table t atomic add 5 1,1 1 1,1 6 1,1").1, "added(reverted): 5 1,1\nexists: 1 1,1\nignored: 6 1,1\n");
+    assert_eq!(
+        said(&mut set, "table t atomic add 5 1,1 1 1,1 6 1,1").1,
+        "added(reverted): 5 1,1\nexists: 1 1,1\nignored: 6 1,1\n"
+    );
     assert_eq!(said(&mut set, "table t list").1, "1 100,34\n");
     run(&mut set, "table t lock");
     assert_eq!(said(&mut set, "table t add 9 1,1").2, "Adding record failed: table is locked");
@@ -173,7 +189,10 @@ fn tables_are_created_once_and_bounded() {
     run(&mut set, "table v create type number valtype skipto,dscp");
     run(&mut set, "table t swap v");
     assert_eq!(said(&mut set, "table v list").1, "1 100,34\n");
-    assert_eq!(said(&mut set, "table x create typ addrs").2, "Unknown tabletype: addrs. Supported: addr, mac, iface, number, flow (did you mean `addr`?)");
+    assert_eq!(
+        said(&mut set, "table x create typ addrs").2,
+        "Unknown tabletype: addrs. Supported: addr, mac, iface, number, flow (did you mean `addr`?)"
+    );
 }
 
 #[test]
@@ -181,7 +200,10 @@ fn nat_and_dummynet_objects() {
     let mut set = PendingSet::new();
     assert_eq!(said(&mut set, "nat 1 config if dc0 same_ports").1, "ipfw nat 1 config if dc0 same_ports\n");
     assert_eq!(said(&mut set, "nat show config").1, "ipfw nat 1 config if dc0 same_ports\n");
-    assert_eq!(said(&mut set, "nat 5 show config"), (71, String::new(), "Error getting nat 5 instance info: No such process".into()));
+    assert_eq!(
+        said(&mut set, "nat 5 show config"),
+        (71, String::new(), "Error getting nat 5 instance info: No such process".into())
+    );
     assert_eq!(said(&mut set, "nat show").2, "Please specify action. Available: config,log");
     assert_eq!(said(&mut set, "nat 1 delete").0, 0);
     assert_eq!(said(&mut set, "nat 1 delete"), (69, String::new(), "nat 1 not available: No such process".into()));
@@ -193,7 +215,10 @@ fn nat_and_dummynet_objects() {
     assert_eq!(said(&mut set, "queue 2 config pipe 1 weight 500").0, 0);
     assert_eq!(said(&mut set, "queue 2 config weight 5").0, 0, "the scheduler is kept");
     assert_eq!(set.rule_set().queues[&2].scheduler, 1);
-    assert_eq!(said(&mut set, "queue show 2").1, "q00002  50 sl. 0 flows (1 buckets) sched 1 weight 5 lmax 0 pri 0 droptail\n");
+    assert_eq!(
+        said(&mut set, "queue show 2").1,
+        "q00002  50 sl. 0 flows (1 buckets) sched 1 weight 5 lmax 0 pri 0 droptail\n"
+    );
     assert_eq!(said(&mut set, "pipe 7 show").1, "");
     assert_eq!(said(&mut set, "pipe delete 9").0, 1);
     run(&mut set, "pipe flush");
@@ -203,14 +228,20 @@ fn nat_and_dummynet_objects() {
 #[test]
 fn abbreviations_mean_what_main_c_makes_of_them() {
     let mut set = filled(&["-q add 100 allow"]);
-    assert_eq!(said(&mut set, "l"), (0, "00100 allow\n65535 deny\n".into(), "DEPRECATED: 'l' matched 'list' as a sub-string".into()));
+    assert_eq!(
+        said(&mut set, "l"),
+        (0, "00100 allow\n65535 deny\n".into(), "DEPRECATED: 'l' matched 'list' as a sub-string".into())
+    );
     assert_eq!(said(&mut set, "sh 100").1, "00100 0 0 allow\n");
     assert_eq!(said(&mut set, "-a list 100").1, "00100 0 0 allow\n");
     assert_eq!(said(&mut set, "-at l 100").1, format!("00100 0 0 {:24}allow\n", ""));
     assert!(said(&mut set, "d one").2.contains("'d' matched 'disable'"), "disable comes before delete");
     assert_eq!(set.variable("net.inet.ip.fw.one_pass"), Some(0));
     assert_eq!(said(&mut set, "enable firewal").0, 0);
-    assert_eq!(said(&mut set, "enable fierwall").2, "unrecognize enable/disable keyword: fierwall (did you mean `firewall`?)");
+    assert_eq!(
+        said(&mut set, "enable fierwall").2,
+        "unrecognize enable/disable keyword: fierwall (did you mean `firewall`?)"
+    );
     assert_eq!(said(&mut set, "sets").2, "bad command `sets' (did you mean `set`?)");
     assert!(said(&mut set, "f").2.ends_with("missing command"), "flowset comes before flush");
     assert_eq!(said(&mut set, "internal iflist").0, 64);
@@ -229,7 +260,9 @@ fn variables_are_known_bounded_and_some_read_only() {
     assert_eq!(set.set_variable("net.inet.ip.fw.verbose", 0), Ok(1));
     assert!(set.set_variable("net.inet.ip.fw.autoinc_step", 0).is_err());
     assert!(set.set_variable("net.inet.ip.fw.static_count", 0).unwrap_err().contains("read only"));
-    assert!(set.set_variable("net.inet.ip.fw.verbos", 0).unwrap_err().contains("did you mean `net.inet.ip.fw.verbose`?"));
+    assert!(
+        set.set_variable("net.inet.ip.fw.verbos", 0).unwrap_err().contains("did you mean `net.inet.ip.fw.verbose`?")
+    );
     assert_eq!(set.variable("net.inet.ip.fw.static_count"), Some(1));
 }
 
@@ -261,4 +294,105 @@ fn ten_thousand_adds_are_quick() {
     }
     assert_eq!(set.rule_set().rules.len(), 10_000);
     assert!(start.elapsed().as_millis() < 1_000, "{:?}", start.elapsed());
+}
+
+mod noise {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ipfw::grammar::Grammar;
+
+    const WORDS: [&str; 64] = [
+        "add",
+        "delete",
+        "set",
+        "list",
+        "show",
+        "table",
+        "create",
+        "type",
+        "flow:src-ip,proto",
+        "valtype",
+        "skipto,dscp",
+        "destroy",
+        "nat",
+        "config",
+        "pipe",
+        "queue",
+        "sched",
+        "bw",
+        "10Mbit/s",
+        "mask",
+        "src-ip",
+        "/32",
+        "0xffff",
+        "all",
+        "red",
+        "0.1/2/3/0.4",
+        "codel",
+        "target",
+        "5ms",
+        "type",
+        "fq_pie",
+        "redirect_port",
+        "tcp",
+        "1.1.1.1:80-90",
+        "2.2.2.2,3.3.3.3",
+        "80",
+        "-q",
+        "-s",
+        "-atS",
+        "0",
+        "1",
+        "65535",
+        "100-200",
+        "swap",
+        "move",
+        "to",
+        "rule",
+        "enable",
+        "disable",
+        "31",
+        "flush",
+        "zero",
+        "allow",
+        "ip",
+        "from",
+        "any",
+        "{",
+        "or",
+        "}",
+        "atomic",
+        "lookup",
+        "10.0.0.0/8",
+        "em0",
+        "burst",
+    ];
+
+    fn word() -> impl Strategy<Value = String> {
+        prop_oneof![8 => prop::sample::select(&WORDS[..]).prop_map(str::to_owned), 1 => any::<String>()]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        /// Whatever the words are, there is an answer, its failures are said and lie within the text, and the set stays one.
+        #[test]
+        fn any_words_are_answered(commands in prop::collection::vec(prop::collection::vec(word(), 0..12), 1..6)) {
+            let grammar = Grammar { names: builtin(), refuse_unsupported: true };
+            let environment = Environment { language: &grammar, ..environment() };
+            let mut set = PendingSet::new();
+            for arguments in commands {
+                let line = CommandLine::from_arguments(&arguments);
+                let answer = set.run(&line, &mut Options::default(), environment);
+                prop_assert!(answer.exit == 0 || !answer.stderr.is_empty() || answer.stdout.contains("not found") || answer.stdout.is_empty());
+                for failure in &answer.failures {
+                    prop_assert!(failure.span.end as usize <= line.text.len(), "{failure:?} in {:?}", line.text);
+                }
+            }
+            let built = set.rule_set();
+            prop_assert!(built.rules.is_sorted_by_key(|rule| rule.number));
+            prop_assert_eq!(PendingSet::from_rule_set(&built).rule_set(), built);
+        }
+    }
 }

@@ -80,14 +80,30 @@ impl Reader {
 fn invalid(word: &Word, other: &str, pie: bool) -> Failure {
     const CODEL: [&str; 7] = ["target", "interval", "ecn", "noecn", "quantum", "limit", "flows"];
     const PIE: [&str; 16] = [
-        "target", "tupdate", "max_burst", "max_ecnth", "alpha", "beta", "ecn", "noecn", "capdrop", "nocapdrop", "onoff", "dre", "ts",
-        "quantum", "limit", "flows",
+        "target",
+        "tupdate",
+        "max_burst",
+        "max_ecnth",
+        "alpha",
+        "beta",
+        "ecn",
+        "noecn",
+        "capdrop",
+        "nocapdrop",
+        "onoff",
+        "dre",
+        "ts",
+        "quantum",
+        "limit",
+        "flows",
     ];
     let known: &[&str] = if pie { &PIE } else { &CODEL };
     // The original prints this and goes on, without the parameter; what was meant is not what would be in force.
     let kind = if pie { "invalid" } else { "Invalid" };
-    Failure::data(word.span, format!("{} is {kind} parameter", other.escape_debug()))
-        .hint(did_you_mean(other, known.iter().copied()).unwrap_or_else(|| "these parameters come last in the command".to_owned()))
+    Failure::data(word.span, format!("{} is {kind} parameter", other.escape_debug())).hint(
+        did_you_mean(other, known.iter().copied())
+            .unwrap_or_else(|| "these parameters come last in the command".to_owned()),
+    )
 }
 
 /// A time: milliseconds without a unit, or us, ms, s.

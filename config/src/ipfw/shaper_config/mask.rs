@@ -37,8 +37,8 @@ pub(super) fn parse(words: &mut Words<'_>) -> Result<FlowMask, Failure> {
                 mask.extra = u32::MAX;
                 return Ok(mask);
             }
-            "dst-ip" | "src-ip" | "dst-ip6" | "dst-ipv6" | "src-ip6" | "src-ipv6" | "flow-id" | "dst-port" | "src-port"
-            | "proto" => {
+            "dst-ip" | "src-ip" | "dst-ip6" | "dst-ipv6" | "src-ip6" | "src-ipv6" | "flow-id" | "dst-port"
+            | "src-port" | "proto" => {
                 words.next();
                 let value = words.next().ok_or_else(|| Failure::usage(words.here(), "mask: value missing"))?;
                 set(&mut mask, name, value)?;
@@ -59,7 +59,11 @@ fn set(mask: &mut FlowMask, name: &str, word: &Word) -> Result<(), Failure> {
     if name.contains("ip6") || name.contains("ipv6") {
         let length = u8::try_from(number).ok().filter(|&length| length <= 128);
         let bits = prefix(length.ok_or_else(|| Failure::data(word.span, "in6addr invalid mask len"))?);
-        if name.starts_with("dst") { mask.destination6 = bits } else { mask.source6 = bits }
+        if name.starts_with("dst") {
+            mask.destination6 = bits
+        } else {
+            mask.source6 = bits
+        }
         return Ok(());
     }
     // A length counts bits from the right here, unlike in prefixes: so does the original.

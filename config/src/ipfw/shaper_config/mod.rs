@@ -12,15 +12,40 @@ pub use profile::parse as parse_profile;
 
 use super::command::{DummynetKind, Word, Words};
 use super::dummynet::{
-    DummynetConfig, FlowMask, FlowSet, PipeConfig, QueueConfig, QueueManagement, QueueSize, RedParameters, SchedulerConfig,
-    SchedulerKind, SchedulerParameters,
+    DummynetConfig, FlowMask, FlowSet, PipeConfig, QueueConfig, QueueManagement, QueueSize, RedParameters,
+    SchedulerConfig, SchedulerKind, SchedulerParameters,
 };
 use super::failure::{Failure, unrecognised};
 use crate::span::Span;
 
 const OPTIONS: [&str; 27] = [
-    "plr", "noerror", "buckets", "weight", "lmax", "maxlen", "mask", "sched_mask", "flow_mask", "droptail", "ecn", "red", "gred",
-    "codel", "pie", "bw", "bandwidth", "delay", "pipe", "link", "queue", "sched", "pri", "priority", "type", "profile", "burst",
+    "plr",
+    "noerror",
+    "buckets",
+    "weight",
+    "lmax",
+    "maxlen",
+    "mask",
+    "sched_mask",
+    "flow_mask",
+    "droptail",
+    "ecn",
+    "red",
+    "gred",
+    "codel",
+    "pie",
+    "bw",
+    "bandwidth",
+    "delay",
+    "pipe",
+    "link",
+    "queue",
+    "sched",
+    "pri",
+    "priority",
+    "type",
+    "profile",
+    "burst",
 ];
 
 /// What the command needs to know besides its words.
@@ -171,11 +196,10 @@ impl Reader<'_> {
     }
 
     fn profile(&mut self, word: &Word) -> Result<(), Failure> {
-        let text = (self.context.read_file)(&word.text)
-            .map_err(|reason| {
-                let message = format!("fopen: {}: {reason}", word.text.escape_debug());
-                Failure::new(super::failure::exit::UNAVAILABLE, word.span, message)
-            })?;
+        let text = (self.context.read_file)(&word.text).map_err(|reason| {
+            let message = format!("fopen: {}: {reason}", word.text.escape_debug());
+            Failure::new(super::failure::exit::UNAVAILABLE, word.span, message)
+        })?;
         let file = profile::parse(&word.text, &text, word.span)?;
         self.warnings.extend(file.warnings);
         if let Some(bandwidth) = file.bandwidth {
@@ -204,7 +228,8 @@ impl Reader<'_> {
             (true, buckets) => buckets.min(65_536),
         };
         let mask = settings.mask.unwrap_or(FlowMask::NONE);
-        let queue = FlowSet { size, loss_rate: settings.loss_rate, mask, buckets, no_error: settings.no_error, management };
+        let queue =
+            FlowSet { size, loss_rate: settings.loss_rate, mask, buckets, no_error: settings.no_error, management };
         let config = match self.kind {
             DummynetKind::Pipe => DummynetConfig::Pipe(PipeConfig {
                 number,

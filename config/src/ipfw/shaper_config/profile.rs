@@ -52,7 +52,8 @@ struct Reader {
 
 impl Reader {
     fn line(&mut self, line: &str) -> Result<(), String> {
-        let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty()).take_while(|word| !word.starts_with('#'));
+        let mut words =
+            line.split([' ', '\t']).filter(|word| !word.is_empty()).take_while(|word| !word.starts_with('#'));
         let Some(key) = words.next() else { return Ok(()) };
         let value = words.next().ok_or_else(|| format!("missing arg for {key}"))?;
         if words.next().is_some() {

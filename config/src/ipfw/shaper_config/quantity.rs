@@ -34,7 +34,8 @@ pub(super) fn bandwidth(word: &Word, warnings: &mut Vec<String>) -> Result<u64, 
     if word.text.starts_with(|c: char| c.is_ascii_lowercase()) {
         return Err(Failure::new(exit::FAILED, word.span, "no if support").hint("give a bandwidth, such as 10Mbit/s"));
     }
-    let bad = || Failure::data(word.span, format!("invalid bandwidth {}", word.text.escape_debug())).hint("such as 10Mbit/s");
+    let bad =
+        || Failure::data(word.span, format!("invalid bandwidth {}", word.text.escape_debug())).hint("such as 10Mbit/s");
     let (number, unit) = any_base(&word.text).ok_or_else(bad)?;
     let (factor, unit) = match unit.as_bytes().first() {
         Some(b'K' | b'k') => (1_000, &unit[1..]),

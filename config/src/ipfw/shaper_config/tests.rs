@@ -7,7 +7,9 @@ use crate::ipfw::dummynet::{CodelParameters, FqParameters};
 fn read(kind: DummynetKind, text: &str) -> Result<ParsedConfig, Failure> {
     let line = CommandLine::from_line(text);
     let read_file = |name: &str| match name {
-        "lan" => Ok("name x\nsamples 10\nloss-level 0.9\nprob delay\n0 100\n0.5 100\n0.5 200 # jump\n1 700\n".to_owned()),
+        "lan" => {
+            Ok("name x\nsamples 10\nloss-level 0.9\nprob delay\n0 100\n0.5 100\n0.5 200 # jump\n1 700\n".to_owned())
+        }
         "bad" => Ok("samples 10\nprob\n".to_owned()),
         _ => Err("No such file or directory".to_owned()),
     };
@@ -48,10 +50,15 @@ fn bandwidth_has_every_unit() {
 
 #[test]
 fn a_pipe_in_full() {
-    let pipe = pipe("bw 1Mbit/s delay 50 plr 0.1 queue 20KBytes burst 10k mask src-ip 0xffffffff dst-port 0x00ff buckets 256 noerror gred 0.002/5/15/0.1");
+    let pipe = pipe(
+        "bw 1Mbit/s delay 50 plr 0.1 queue 20KBytes burst 10k mask src-ip 0xffffffff dst-port 0x00ff buckets 256 noerror gred 0.002/5/15/0.1",
+    );
     assert_eq!((pipe.number, pipe.delay_ms, pipe.burst), (7, 50, 10_240));
     let queue = &pipe.queue;
-    assert_eq!((queue.size, queue.loss_rate, queue.buckets, queue.no_error), (QueueSize::Bytes(20_480), 0.1, 256, true));
+    assert_eq!(
+        (queue.size, queue.loss_rate, queue.buckets, queue.no_error),
+        (QueueSize::Bytes(20_480), 0.1, 256, true)
+    );
     assert_eq!(queue.mask, FlowMask { source4: u32::MAX, destination_port: 0xff, ..FlowMask::NONE });
     let red = RedParameters { weight: 0.002, minimum: 5, maximum: 15, probability: 0.1, ecn: false };
     assert_eq!(queue.management, QueueManagement::Gred(red));
@@ -95,7 +102,9 @@ fn queues_and_schedulers() {
         ("rr", SchedulerKind::RoundRobin),
         ("prio", SchedulerKind::Priority),
     ] {
-        let DummynetConfig::Scheduler(scheduler) = read(DummynetKind::Scheduler, &format!("type {name}")).unwrap().config else {
+        let DummynetConfig::Scheduler(scheduler) =
+            read(DummynetKind::Scheduler, &format!("type {name}")).unwrap().config
+        else {
             panic!()
         };
         assert_eq!(scheduler.parameters.kind, kind, "{name}");

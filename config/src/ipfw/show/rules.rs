@@ -97,7 +97,8 @@ pub fn list(request: &List, rules: &[RuleRow], states: &[StateRow], context: Lis
             continue;
         }
         let start = rules.partition_point(|row| u32::from(row.number) < first);
-        let wanted = rules[start..].iter().take_while(|row| u32::from(row.number) <= last).filter(|row| in_set(row.set));
+        let wanted =
+            rules[start..].iter().take_while(|row| u32::from(row.number) <= last).filter(|row| in_set(row.set));
         let mut seen = false;
         for row in wanted {
             seen = true;

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use crate::ipfw::dummynet::{
-    CodelParameters, FlowMask, FlowSet, PieParameters, PipeConfig, QueueConfig, QueueManagement, QueueSize, SchedulerConfig,
-    SchedulerKind,
+    CodelParameters, FlowMask, FlowSet, PieParameters, PipeConfig, QueueConfig, QueueManagement, QueueSize,
+    SchedulerConfig, SchedulerKind,
 };
 use crate::ipfw::names::Names;
 
@@ -169,7 +169,16 @@ impl<'a> Printer<'a> {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn flow_set(&mut self, number: u32, set: &FlowSet, scheduler: u32, weight: u32, longest: u32, flows: u32, with_mask: bool) {
+    fn flow_set(
+        &mut self,
+        number: u32,
+        set: &FlowSet,
+        scheduler: u32,
+        weight: u32,
+        longest: u32,
+        flows: u32,
+        with_mask: bool,
+    ) {
         let size = match set.size {
             QueueSize::Slots(slots) => format!("{slots:3} sl."),
             QueueSize::Bytes(bytes @ 8192..) => format!("{} KB", bytes / 1024),
@@ -221,7 +230,8 @@ impl<'a> Printer<'a> {
 
     fn mask(&mut self, mask: &FlowMask) {
         let queue = if mask.extra != 0 { "queue," } else { "" };
-        let v6 = mask.source4 == 0 && mask.destination4 == 0
+        let v6 = mask.source4 == 0
+            && mask.destination4 == 0
             && !(mask.source6.is_unspecified() && mask.destination6.is_unspecified() && mask.flow_id == 0);
         let _ = if v6 {
             writeln!(
@@ -260,7 +270,11 @@ impl<'a> Printer<'a> {
                     row.flow_id, row.source_port, row.destination_port
                 )
             } else {
-                write!(self.text, "{protocol:<4} {source:>15}/{:<5} {destination:>15}/{:<5} ", row.source_port, row.destination_port)
+                write!(
+                    self.text,
+                    "{protocol:<4} {source:>15}/{:<5} {destination:>15}/{:<5} ",
+                    row.source_port, row.destination_port
+                )
             };
             let _ = writeln!(
                 self.text,
@@ -424,8 +438,17 @@ mod tests {
 
     #[test]
     fn numbers_as_c_prints_them() {
-        assert_eq!((general(0.125), general(1.25), general(15.0), general(0.1)), ("0.125".into(), "1.25".into(), "15".into(), "0.1".into()));
-        assert_eq!((time(0), time(500), time(15_000), time(1_500_000)), ("0".into(), "500us".into(), "15ms".into(), "1.5s".into()));
-        assert_eq!((humanized(0), humanized(10_240), humanized(1 << 40)), ("0 ".into(), "10240 ".into(), "1048576 M".into()));
+        assert_eq!(
+            (general(0.125), general(1.25), general(15.0), general(0.1)),
+            ("0.125".into(), "1.25".into(), "15".into(), "0.1".into())
+        );
+        assert_eq!(
+            (time(0), time(500), time(15_000), time(1_500_000)),
+            ("0".into(), "500us".into(), "15ms".into(), "1.5s".into())
+        );
+        assert_eq!(
+            (humanized(0), humanized(10_240), humanized(1 << 40)),
+            ("0 ".into(), "10240 ".into(), "1048576 M".into())
+        );
     }
 }

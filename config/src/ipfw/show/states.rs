@@ -69,7 +69,8 @@ pub(super) fn line(out: &mut String, row: &StateRow, widths: Widths, context: Li
     }
     let _ = write!(out, "{:05}", row.rule);
     if widths.packets > 0 {
-        let _ = write!(out, " {:>1$} {2:>3$} ({4}s)", row.packets, widths.packets, row.bytes, widths.bytes, row.expires_s);
+        let _ =
+            write!(out, " {:>1$} {2:>3$} ({4}s)", row.packets, widths.packets, row.bytes, widths.bytes, row.expires_s);
     }
     match row.kind {
         StateKind::Parent(count) => {
@@ -79,7 +80,11 @@ pub(super) fn line(out: &mut String, row: &StateRow, widths: Widths, context: Li
         StateKind::State => out.push_str(" STATE"),
     }
     let protocol = super::protocol(row.protocol, context.names, "proto ");
-    let _ = write!(out, " {protocol} {} {} <-> {} {} :{}", row.source, row.source_port, row.destination, row.destination_port, row.name);
+    let _ = write!(
+        out,
+        " {protocol} {} {} <-> {} {} :{}",
+        row.source, row.source_port, row.destination, row.destination_port, row.name
+    );
     if context.options.verbose {
         let _ = write!(out, " state 0x{:08x}{}", row.flags, if row.flags != 0 { " " } else { "," });
         for (flag, name) in [(SYN, "SYN"), (FIN, "FIN")] {

@@ -188,8 +188,12 @@ mod tests {
                         algorithm: addr:radix\n items: 1, size: 424\n limit: 5\n";
         assert_eq!(info(&row, false), expected);
         let detail = info(&row, true);
-        assert!(detail.starts_with(expected) && detail.contains(" IPv4 algorithm radix info\n  items: 1 itemsize: "), "{detail}");
-        let row = TableInfo { kind: TableKind::Flow(ALL_FIELDS), values: vec![ValueKind::SkipTo, ValueKind::Nat], ..row };
+        assert!(
+            detail.starts_with(expected) && detail.contains(" IPv4 algorithm radix info\n  items: 1 itemsize: "),
+            "{detail}"
+        );
+        let row =
+            TableInfo { kind: TableKind::Flow(ALL_FIELDS), values: vec![ValueKind::SkipTo, ValueKind::Nat], ..row };
         let text = info(&row, false);
         assert!(text.contains("type: flow:src-ip,proto,src-port,dst-ip,dst-port, locked\n"), "{text}");
         assert!(text.contains("valtype: skipto,nat\n algorithm: flow:hash\n"), "{text}");
