@@ -121,6 +121,14 @@ fn fits(token: &str, word: &str) -> bool {
     word.len() >= prefix.len() + suffix.len() && word.starts_with(prefix) && word.ends_with(suffix)
 }
 
+/// Adds a character to the word being read, or begins one.
+fn push(word: &mut Option<Token>, text: Option<char>, place: Range<usize>) {
+    let end = place.end;
+    let word = word.get_or_insert_with(|| Token { text: String::new(), place });
+    word.text.extend(text);
+    word.place.end = end;
+}
+
 /// The words of each line; a line that ends in a backslash goes on in the next.
 fn lines(script: &str) -> Vec<Vec<Token>> {
     let mut lines = Vec::new();
@@ -130,34 +138,30 @@ fn lines(script: &str) -> Vec<Vec<Token>> {
     let mut characters = script.char_indices().peekable();
     while let Some((at, character)) = characters.next() {
         let end = at + character.len_utf8();
-        let mut push = |text: Option<char>, end: usize| {
-            let word = word.get_or_insert_with(|| Token { text: String::new(), place: at..end });
-            word.text.extend(text);
-            word.place.end = end;
-        };
+        let between = word.is_none();
         match (quote, character) {
             (None, '\\') => match characters.next() {
                 Some((_, '\n')) => line.extend(word.take()),
-                Some((at, next)) => push(Some(next), at + next.len_utf8()),
+                Some((at, next)) => push(&mut word, Some(next), at..at + next.len_utf8()),
                 None => {}
             },
             (None, '\'' | '"') => {
                 quote = Some(character);
-                push(None, end);
+                push(&mut word, None, at..end);
             }
             (Some(open), _) if open == character => {
                 quote = None;
-                push(None, end);
+                push(&mut word, None, at..end);
             }
             // A quoted text of several words may be a whole command, or a variable's value.
             (_, ' ' | '\t') => line.extend(word.take()),
-            (None, '#') if word.is_none() => while characters.next_if(|&(_, c)| c != '\n').is_some() {},
+            (None, '#') if between => while characters.next_if(|&(_, c)| c != '\n').is_some() {},
             (None, '\n') => {
                 line.extend(word.take());
                 lines.push(std::mem::take(&mut line));
             }
             (Some(_), '\n') => line.extend(word.take()),
-            _ => push(Some(character), end),
+            _ => push(&mut word, Some(character), at..end),
         }
     }
     line.extend(word);
