@@ -206,13 +206,13 @@ ${fwcmd} nat 1 config if $pif reset \\
             place(&mut located, "-q add 005 skipto 1000 udp from any to 192.0.2.11 53 out via dc0 keep-state", "udp"),
             Some((5, 16))
         );
-        assert_eq!(place(&mut located, "add deny all from 10.2.0.0/16 to table(13)", "10.2.0.0/16"), Some((7, 30)));
-        assert_eq!(place(&mut located, "add deny all from 10.1.0.0/16 to table(13)", "table(13)"), Some((7, 49)));
+        assert_eq!(place(&mut located, "add deny all from 10.2.0.0/16 to table(13)", "10.2.0.0/16"), Some((7, 29)));
+        assert_eq!(place(&mut located, "add deny all from 10.1.0.0/16 to table(13)", "table(13)"), Some((7, 47)));
         assert_eq!(
             place(&mut located, "nat 1 config if dc0 reset redirect_port tcp 10.0.0.1:80 80", "redirect_port"),
             Some((10, 4))
         );
-        assert_eq!(place(&mut located, "add deny tcp from any to me 25 setup", "25"), Some((11, 58)));
+        assert_eq!(place(&mut located, "add deny tcp from any to me 25 setup", "25"), Some((11, 53)));
     }
 
     #[test]
