@@ -224,7 +224,7 @@ pub enum Side {
 }
 
 /// From and to, both included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub struct Range<T> {
     /// First.
     pub low: T,
@@ -314,7 +314,7 @@ pub struct TableValueTest {
 }
 
 /// Parts of a table's values (`valtype`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub enum ValueKind {
     /// `skipto`
     SkipTo,
