@@ -86,16 +86,6 @@ impl<T> Shaper<T> {
         Ok(())
     }
 
-    /// Bound and dropping of the queue that scheduler `number` has itself (`sched N config queue ...`; FIFO).
-    ///
-    /// # Errors
-    /// There is no such scheduler.
-    pub fn configure_scheduler_queue(&mut self, number: u32, queue: &config::FlowSet) -> Result<(), ConfigError> {
-        let scheduler = self.scheduler_numbers.get(number).ok_or(ConfigError::MissingScheduler(number))?;
-        self.set_own_queue(scheduler, queue);
-        Ok(())
-    }
-
     /// `pipe N delete`, `queue N delete`. Deleting a pipe deletes scheduler N with it; queues that fed it stay, and drop what they get
     /// until there is a scheduler N again.
     ///
@@ -173,7 +163,8 @@ impl<T> Shaper<T> {
     fn configure_scheduler(&mut self, scheduler: &SchedulerConfig, now: Nanos, outlet: &mut impl Outlet<T>) {
         let number = scheduler.number;
         let link = scheduler.pipe.unwrap_or(number);
-        self.set_scheduler(number, false, link, &scheduler.parameters, outlet);
+        let place = self.set_scheduler(number, false, link, &scheduler.parameters, outlet);
+        self.set_own_queue(place, &scheduler.queue);
         if self.pipe_numbers.get(number).is_none() {
             let fifo = SchedulerParameters { kind: SchedulerKind::Fifo, mask: FlowMask::NONE };
             self.set_scheduler(number, true, number, &fifo, outlet);

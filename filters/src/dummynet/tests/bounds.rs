@@ -81,7 +81,12 @@ fn a_schedulers_mask_gives_each_combination_an_instance() {
     for kind in [SchedulerKind::Wf2qPlus, SchedulerKind::Qfq, SchedulerKind::Priority, SchedulerKind::RoundRobin] {
         let mask = FlowMask { source4: 0xff00, ..FlowMask::NONE };
         let parameters = SchedulerParameters { kind, mask };
-        sim.config(DummynetConfig::Scheduler(SchedulerConfig { number: 1, pipe: None, parameters }));
+        sim.config(DummynetConfig::Scheduler(SchedulerConfig {
+            number: 1,
+            pipe: None,
+            parameters,
+            queue: default_queue(),
+        }));
         sim.config(queue(5, 1, 1, slots(50)));
         let (start, before) = (sim.now, sim.sink.out.len());
         for n in [0x0101, 0x0102, 0x0201, 0x0202] {
@@ -102,7 +107,12 @@ fn a_queues_flow_shows_what_its_mask_and_its_schedulers_keep() {
     sim.config(link(pipe(1, MEGABYTE, 0, slots(50))));
     let mask = FlowMask { source4: 0xff00, ..FlowMask::NONE };
     let parameters = SchedulerParameters { kind: SchedulerKind::Wf2qPlus, mask };
-    sim.config(DummynetConfig::Scheduler(SchedulerConfig { number: 1, pipe: None, parameters }));
+    sim.config(DummynetConfig::Scheduler(SchedulerConfig {
+        number: 1,
+        pipe: None,
+        parameters,
+        queue: default_queue(),
+    }));
     let mask = FlowMask { source_port: 0xffff, ..FlowMask::NONE };
     sim.config(queue(5, 1, 1, QueueSettings { mask, ..slots(5) }));
     sim.send(Target::Queue(5), 1000, 0x0a0b).unwrap();
@@ -214,7 +224,12 @@ fn room_for_a_queue_is_not_made_by_ending_its_own_instance() {
     sim.config(link(pipe(1, MEGABYTE, 0, slots(50))));
     let parameters =
         SchedulerParameters { kind: SchedulerKind::Wf2qPlus, mask: FlowMask { source4: 0xff00, ..FlowMask::NONE } };
-    sim.config(DummynetConfig::Scheduler(SchedulerConfig { number: 1, pipe: None, parameters }));
+    sim.config(DummynetConfig::Scheduler(SchedulerConfig {
+        number: 1,
+        pipe: None,
+        parameters,
+        queue: default_queue(),
+    }));
     sim.config(queue(5, 1, 1, QueueSettings { mask: source_mask(), ..slots(5) }));
     for n in 0x100..0x120 {
         sim.send(Target::Queue(5), 1000, n).unwrap();

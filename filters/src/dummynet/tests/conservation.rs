@@ -92,7 +92,12 @@ fn apply(sim: &mut Sim, step: Step) {
         Step::Scheduler { number, kind, masked } => {
             let mask = if masked { source_mask() } else { FlowMask::NONE };
             let parameters = SchedulerParameters { kind, mask };
-            sim.config(DummynetConfig::Scheduler(SchedulerConfig { number, pipe: None, parameters }));
+            sim.config(DummynetConfig::Scheduler(SchedulerConfig {
+                number,
+                pipe: None,
+                parameters,
+                queue: default_queue(),
+            }));
         }
         Step::Queue { number, scheduler, weight, longest, queue } => {
             sim.config(DummynetConfig::Queue(QueueConfig { number, scheduler, weight, longest, queue }));
@@ -163,8 +168,7 @@ proptest! {
             }
             other => other,
         };
-        sim.config(sched(1, kind));
-        sim.shaper.configure_scheduler_queue(1, &slots(10_000)).unwrap();
+        sim.config(sched_with(1, kind, slots(10_000)));
         for n in 1..6 {
             sim.config(queue(n, 1, n * 9, slots(10_000)));
         }

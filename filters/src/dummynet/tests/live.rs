@@ -186,8 +186,7 @@ fn the_schedulers_own_queue_and_noerror() {
     sim.config(sched(1, SchedulerKind::Fifo));
     sim.config(queue(5, 1, 1, slots(3)));
     assert!(sim.shaper.is_silent(Target::Pipe(1)) && !sim.shaper.is_silent(Target::Queue(5)));
-    sim.shaper.configure_scheduler_queue(1, &slots(7)).unwrap();
+    sim.config(sched_with(1, SchedulerKind::Fifo, slots(7)));
     let taken = (0..20).filter(|_| sim.send(Target::Queue(5), 1000, 0).is_ok()).count();
     assert_eq!(taken, 8, "FIFO's own bound counts, not the queue's");
-    assert_eq!(sim.shaper.configure_scheduler_queue(9, &slots(7)), Err(ConfigError::MissingScheduler(9)));
 }

@@ -96,8 +96,12 @@ fn queue(number: u32, scheduler: u32, weight: u32, queue: QueueSettings) -> Dumm
 }
 
 fn sched(number: u32, kind: SchedulerKind) -> DummynetConfig {
+    sched_with(number, kind, default_queue())
+}
+
+fn sched_with(number: u32, kind: SchedulerKind, queue: QueueSettings) -> DummynetConfig {
     let parameters = SchedulerParameters { kind, mask: FlowMask::NONE };
-    DummynetConfig::Scheduler(SchedulerConfig { number, pipe: None, parameters })
+    DummynetConfig::Scheduler(SchedulerConfig { number, pipe: None, parameters, queue })
 }
 
 impl Sim {
