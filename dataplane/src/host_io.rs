@@ -34,9 +34,17 @@ pub enum HostCommand {
     Stop,
 }
 
+/// What the thread tells.
+#[derive(Debug)]
+pub enum HostEvent {
+    /// The port's host interface is gone, with the error that told; the port has none until another is attached.
+    Lost(PortId, io::Error),
+}
+
 /// The thread's other end, for the control thread.
 pub struct HostControl {
     commands: ArrayQueue<HostCommand>,
+    events: ArrayQueue<HostEvent>,
     bell: Arc<Waker>,
 }
 
@@ -49,6 +57,11 @@ impl HostControl {
         self.commands.push(command)?;
         self.bell.wake();
         Ok(())
+    }
+
+    /// The next thing that the thread has to tell. Nothing is rung for it: look now and then.
+    pub fn event(&self) -> Option<HostEvent> {
+        self.events.pop()
     }
 }
 
@@ -71,7 +84,9 @@ impl HostIo {
         counters: Arc<WorkerCounters>,
         bell: Arc<Waker>,
     ) -> (HostIo, Arc<HostControl>) {
-        let control = Arc::new(HostControl { commands: ArrayQueue::new(64), bell });
+        // Each port is lost at most once before it is attached again: none of its events finds the queue full.
+        let events = ArrayQueue::new(2 * shared.ports.len().max(1));
+        let control = Arc::new(HostControl { commands: ArrayQueue::new(64), events, bell });
         let taps = (0..shared.ports.len()).map(|_| None).collect();
         (HostIo { taps, ends, pool, shared, counters, control: control.clone() }, control)
     }
@@ -149,7 +164,7 @@ impl HostIo {
             Ok(Written::Busy | Written::Down | Written::Refused) => self.counters.count_drop(DropReason::HostRefused),
             Err(error) => {
                 self.counters.count_drop(DropReason::HostRefused);
-                self.lost(port, &error);
+                self.lost(port, error);
             }
         }
         self.pool.free(packet.frame);
@@ -179,7 +194,7 @@ impl HostIo {
                 }
                 Ok(Read::Empty | Read::NoBuffer) => break,
                 Err(error) => {
-                    self.lost(at, &error);
+                    self.lost(at, error);
                     break;
                 }
             }
@@ -213,8 +228,10 @@ impl HostIo {
     }
 
     /// The interface is gone: the port goes on without a host interface until it is attached again.
-    fn lost(&mut self, port: usize, _error: &io::Error) {
-        self.detach(PortId(port as u16));
+    fn lost(&mut self, port: usize, error: io::Error) {
+        let port = PortId(port as u16);
+        self.detach(port);
+        let _ = self.control.events.push(HostEvent::Lost(port, error));
     }
 
     fn sleep(&mut self) {

@@ -16,6 +16,7 @@ use ferrule_dataplane::fib::{AdjacencyKind, Prefix, RouteKind, RouteOrigin, Rout
 use ferrule_dataplane::packet::PortId;
 
 use super::core::{Core, lock};
+use super::host::host_name;
 use super::supervise;
 use crate::control::{Gateway, RouteQuery};
 use crate::failure::Failure;
@@ -134,7 +135,8 @@ impl Gateway for Running {
             if !carrier.attached {
                 row.state = "absent".to_owned();
             }
-            row.host_interface = lock(&core.host).interface(plan.id).map(|i| i.name().to_owned());
+            let there = lock(&core.host).interface(plan.id).map(|i| i.name().to_owned());
+            row.host_interface = there.filter(|_| status.host_lost.is_none());
         }
         drop(statuses);
         let routing = lock(&core.routing);
@@ -211,6 +213,18 @@ impl Gateway for Running {
                 mend: None,
             });
         }
+        let statuses = lock(&core.ports).clone();
+        for (plan, lost) in core.plans.iter().zip(&statuses).filter_map(|(p, s)| Some((p, s.host_lost.as_ref()?))) {
+            findings.push(Finding {
+                severity: Severity::Error,
+                subject: plan.name.clone(),
+                text: format!("its host interface {} is gone ({lost}); it is made again", host_name(plan)),
+                mend: Some(format!(
+                    "nothing, unless the log says what is in the way; ip link show {}",
+                    host_name(plan)
+                )),
+            });
+        }
         findings
     }
 
@@ -242,6 +256,8 @@ fn events(core: &Core) -> Vec<NamedCount> {
         ("routes_refused", &c.routes_refused),
         ("ports_lost", &c.ports_lost),
         ("ports_reattached", &c.ports_reattached),
+        ("host_interfaces_lost", &c.host_interfaces_lost),
+        ("host_interfaces_remade", &c.host_interfaces_remade),
         ("neighbor_requests", &c.neighbor_requests),
     ]
     .map(|(name, n)| NamedCount::new(name, n.load(Relaxed)))
