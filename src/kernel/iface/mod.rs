@@ -360,10 +360,12 @@ impl HostInterface {
         let is_nic = |link: &&Link| link.mac == nic.mac && link.ifindex != self.ifindex && !is_tun(link);
         let Some(link) = links.iter().find(is_nic) else { return Err(no_device(&nic.phy_name, &links)) };
         let fresh = examine(&mut rtnl, link)?;
-        nic.ifindex = link.ifindex;
-        // The routes and addresses of the record are those of the first takeover; only the index is new.
-        let was = self.record.nic.as_ref().map_or(0, |nic| nic.ifindex);
-        nic.configuration = if was == link.ifindex { nic.configuration } else { fresh.configuration };
+        let was = std::mem::replace(&mut nic.ifindex, link.ifindex);
+        if was != link.ifindex {
+            // A device made anew comes bare; what the first one had is to be given back, and what this one got meanwhile.
+            nic.configuration = nic.configuration.moved(was, link.ifindex);
+            nic.configuration.merge(fresh.configuration);
+        }
         filter.unsilence(&nic.phy_name)?;
         self.record.nic = Some(nic.clone());
         self.record.store(&*self.keeper, &self.record_path)?;
