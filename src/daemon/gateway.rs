@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,9 @@ use ferrule_dataplane::clock;
 use ferrule_dataplane::counters::Balance;
 use ferrule_dataplane::fib::table::RouteView;
 use ferrule_dataplane::fib::{AdjacencyKind, Prefix, RouteKind, RouteOrigin, RoutingTable};
+use ferrule_dataplane::neighbor::NextHopKey;
 use ferrule_dataplane::packet::PortId;
+use ferrule_dataplane::worker::{Command, WaitingReport};
 
 use super::core::{Core, lock};
 use super::host::host_name;
@@ -24,6 +27,9 @@ use crate::snapshot::{
     Finding, NamedCount, NeighborRow, NextHopRow, RouteRow, RouteTotals, Severity, Snapshot, WorkerView,
 };
 use crate::{configuration, log};
+
+/// Most neighbours of which `show neighbors` says how many packets wait.
+const WAITING_MAX: usize = 65_536;
 
 /// The control threads' handle on the gateway.
 pub struct Running(pub Arc<Core>);
@@ -170,15 +176,18 @@ impl Gateway for Running {
     }
 
     fn neighbors(&self) -> Vec<NeighborRow> {
+        let waiting = waiting(&self.0);
         let routing = lock(&self.0.routing);
         let row = |n: ferrule_dataplane::fib::table::NeighborView| NeighborRow {
             address: n.address,
             port: self.port_name(n.port),
             mac: n.mac.map(|m| m.to_string()),
             state: if n.mac.is_some() { "resolved" } else { "unresolved" }.to_owned(),
-            waiting: 0,
+            waiting: waiting.get(&NextHopKey { port: n.port, address: n.address }).copied().unwrap_or(0),
         };
-        routing.neighbors().map(row).collect()
+        let mut rows: Vec<NeighborRow> = routing.neighbors().map(row).collect();
+        rows.sort_by(|a, b| (a.address, &a.port).cmp(&(b.address, &b.port)));
+        rows
     }
 
     fn doctor(&self) -> Vec<Finding> {
@@ -246,6 +255,21 @@ impl Gateway for Running {
     fn stop(&self) {
         self.0.ask_to_stop();
     }
+}
+
+/// Packets that wait for neighbours, over all workers; what a worker does not say within a tenth of a second is left out.
+fn waiting(core: &Core) -> HashMap<NextHopKey, u64> {
+    let report = Arc::new(WaitingReport::new(WAITING_MAX));
+    let asked = core.workers.iter().filter(|w| w.mailbox.send(Command::Waiting(report.clone())).is_ok()).count();
+    let until = Instant::now() + Duration::from_millis(100);
+    while report.answered() < asked && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut all = HashMap::new();
+    while let Some((key, count)) = report.next() {
+        *all.entry(key).or_default() += u64::from(count);
+    }
+    all
 }
 
 fn events(core: &Core) -> Vec<NamedCount> {

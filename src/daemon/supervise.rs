@@ -125,7 +125,7 @@ fn worker_event(core: &Core, event: Event) {
         Event::Learned(port, address, mac) => {
             learn(core, port, address, mac);
         }
-        Event::Detached(_) | Event::Stopped => {}
+        Event::Detached(_) | Event::Quiet | Event::Stopped => {}
     }
 }
 
