@@ -172,7 +172,11 @@ impl Gateway for Running {
             matches!((query.family, r.prefix), (Some(4), Prefix::V4 { .. }) | (Some(6), Prefix::V6 { .. }) | (None, _))
         };
         let limit = query.limit.map_or(usize::MAX, |n| n as usize);
-        routing.routes().filter(|r| r.in_force && wanted(r)).take(limit).map(|r| self.route_row(&routing, &r)).collect()
+        // In the order of their addresses, and within one the shortest first; the table keeps none.
+        let mut routes: Vec<RouteView> = routing.routes().filter(|r| r.in_force && wanted(r)).collect();
+        routes.sort_unstable_by_key(|r| (r.prefix, r.metric));
+        routes.truncate(limit);
+        routes.iter().map(|r| self.route_row(&routing, r)).collect()
     }
 
     fn neighbors(&self) -> Vec<NeighborRow> {
@@ -247,7 +251,10 @@ impl Gateway for Running {
 
     fn confirm(&self) -> Result<String, Failure> {
         match lock(&self.0.in_force).unconfirmed.take() {
-            Some(_) => Ok("confirmed".to_owned()),
+            Some(_) => {
+                log::notice("what was applied is confirmed");
+                Ok("confirmed".to_owned())
+            }
             None => Err(Failure::runtime("nothing waits for confirmation".to_owned())),
         }
     }
@@ -369,6 +376,10 @@ fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> 
             let old_path = std::mem::replace(&mut in_force.path, path.clone());
             in_force.last_error = None;
             let text = format!("{} is in force", path.display());
+            match confirm {
+                Some(time) => log::notice(format!("{text}, for {} s unless confirmed", time.as_secs())),
+                None => log::notice(&text),
+            }
             in_force.unconfirmed = confirm.map(|time| (Box::new(old), old_path, Instant::now() + time));
             Ok(match confirm {
                 Some(time) => format!("{text}; taken back in {} s unless confirmed: ferrule confirm", time.as_secs()),
@@ -377,6 +388,7 @@ fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> 
         }
         Err(failure) => {
             core.counters.reloads_refused.fetch_add(1, Relaxed);
+            log::error(format!("reload refused, the old configuration stays in force:\n{failure}"));
             in_force.last_error = Some(failure.to_string());
             Err(failure)
         }

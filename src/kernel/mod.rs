@@ -44,6 +44,11 @@ pub use neighbor::{ResolutionMode, Resolver};
 pub use rules::Unsupported;
 pub use sysctl::forwards_ipv4;
 
+/// What the NIC of this name is called while a host interface has its name.
+pub fn nic_name(device: &str) -> String {
+    format!("{device}{}", iface::SUFFIX)
+}
+
 /// What the kernel says of one link now; None where there is none of that name.
 pub fn link_state(name: &str) -> Option<LinkState> {
     let link = iface::find_link(name)?;

@@ -11,7 +11,7 @@ use crate::kernel::message::Link;
 use crate::kernel::sysctl::{self, Setting};
 
 /// What a NIC is called while a TAP has its name.
-pub(super) const SUFFIX: &str = ".phy";
+pub(crate) const SUFFIX: &str = ".phy";
 /// Settings that a TAP takes over from its NIC.
 pub(super) const INHERITED: [&str; 4] = ["addr_gen_mode", "autoconf", "use_tempaddr", "disable_ipv6"];
 
