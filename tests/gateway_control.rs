@@ -26,6 +26,7 @@ with_both_drivers! {
     every_report_is_json_and_metrics_are_prometheus_text
     without_a_kernel_the_gateway_answers_and_resolves_by_itself
     routes_of_the_file_are_reloaded_applied_and_taken_back
+    without_a_host_path_the_box_is_closed_after_an_end_and_a_kill
 }
 
 /// A file in the lab's scratch directory.
@@ -435,6 +436,68 @@ fn without_a_kernel_the_gateway_answers_and_resolves_by_itself(driver: &str) {
     assert!(count(&end.consumed, "answered") > 20 && count(&end.generated, "answer") > 20, "{end:?}");
     let (status, log) = child.stop(PATIENCE).unwrap();
     assert!(status.success(), "{log}");
+}
+
+/// A - C in both families: whether the pings are answered.
+fn passes(lab: &Lab) -> Vec<bool> {
+    let a = lab.host("a").unwrap();
+    let targets = [IpAddr::from(lab.v4("c")), lab.v6("c").into()];
+    targets.map(|to| Ping::new(to).count(2).run(&a).unwrap().received > 0).to_vec()
+}
+
+fn without_a_host_path_the_box_is_closed_after_an_end_and_a_kill(driver: &str) {
+    if !tools::can_test(&["ping"]) {
+        return;
+    }
+    let lab = Lab::without_router(&Topology::new()).unwrap();
+    let b = lab.host("b").unwrap();
+    // The kernel has addresses on the NICs and would forward.
+    b.sysctl("net.ipv4.ip_forward", "1").unwrap();
+    b.sysctl("net.ipv6.conf.all.forwarding", "1").unwrap();
+    b.ip_batch(&lab.plan().router_batch()).unwrap();
+    wait_until("the kernel to forward", PATIENCE, || {
+        let all = passes(&lab);
+        Ok(if all == [true, true] { Ok(()) } else { Err(format!("{all:?}")) })
+    })
+    .unwrap();
+    let found = kernel_state(&b);
+    let path: PathBuf = write(&lab, "gateway.toml", &standalone(&lab, driver, "")).into();
+    let start = || router(driver).launch(&lab, &path).unwrap();
+    let child = start();
+    assert_eq!(passes(&lab), [true, true]);
+    child.kill();
+    assert_eq!(passes(&lab), [false, false], "after a kill");
+    let child = start();
+    assert!(child.log().contains("as the last run left it"), "{}", child.log());
+    assert_eq!(passes(&lab), [true, true]);
+    let (status, log) = child.stop(PATIENCE).unwrap();
+    assert!(status.success(), "{log}");
+    assert_eq!(passes(&lab), [false, false], "after the end");
+    // And back, without running again: `ferrule restore`.
+    let records = lab.scratch().join("records").display().to_string();
+    let words = [PROGRAM, "restore", "--state-directory", &records];
+    let done = b.run(&words, PATIENCE).unwrap();
+    assert!(done.status.success() && done.stdout.contains("ba0: the kernel has its device back"), "{done:?}");
+    let as_found = || {
+        wait_until("B as it was", PATIENCE, || {
+            let after = kernel_state(&b);
+            Ok(if after == found { Ok(()) } else { Err(String::new()) })
+        })
+        .unwrap_or_else(|_| assert_same(&found, &kernel_state(&b)));
+    };
+    as_found();
+    assert_eq!(passes(&lab), [true, true], "restored");
+    assert!(b.run(&words, PATIENCE).unwrap().stdout.contains("nothing to give back"));
+    // on_exit = "kernel" does so by itself, after an end and, by the helper, after a kill.
+    write(&lab, "gateway.toml", &format!("[gateway]\non_exit = \"kernel\"\n{}", standalone(&lab, driver, "")));
+    let child = start();
+    let refused = b.run(&words, PATIENCE).unwrap();
+    assert!(refused.status.code() == Some(2) && refused.stderr.contains("owns"), "while it runs: {refused:?}");
+    assert!(child.stop(PATIENCE).unwrap().0.success());
+    as_found();
+    start().kill();
+    as_found();
+    assert_eq!(passes(&lab), [true, true], "given back");
 }
 
 fn routes_of_the_file_are_reloaded_applied_and_taken_back(driver: &str) {

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::privileges::in_memory;
-use crate::kernel::{ChosenRecords, HostInterface, KernelError, RecordKeeper, restore_left};
+use crate::kernel::{ChosenRecords, HostInterface, KernelError, RecordKeeper, remove_vlan_record, restore_left};
 use crate::log;
 use crate::privilege::helper::Actions;
 
@@ -63,7 +63,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Charter {
     /// Devices that may be opened, by every name that they may have.
     pub devices: Vec<String>,
-    /// Host interfaces with a record each; empty in standalone mode.
+    /// Host interfaces, or in standalone mode NICs, with a record each.
     pub interfaces: Vec<String>,
     /// Where records are.
     pub state_directory: PathBuf,
@@ -233,8 +233,14 @@ impl Actions for Duties {
         if !charter.kernel_on_exit {
             return;
         }
-        // The TAPs of VLANs went with the daemon, and their records are of no use to the kernel.
-        for name in charter.interfaces.iter().filter(|name| charter.devices.contains(name)) {
+        for name in &charter.interfaces {
+            if !charter.devices.contains(name) {
+                // The TAPs of VLANs went with the daemon, and their records are of no use to the kernel.
+                if let Err(error) = remove_vlan_record(name, &charter.state_directory) {
+                    log::warning(error.to_string());
+                }
+                continue;
+            }
             match restore(name, &charter.state_directory) {
                 Ok(refused) => {
                     refused.iter().for_each(|text| log::warning(format!("{name}: {text}")));

@@ -96,9 +96,10 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     let taps = if wanted(&config) {
         host.take_over(&plans)?
     } else {
-        host.silence(plans.iter().filter(|p| p.tag.is_none()).filter_map(|p| p.device.clone()))?;
+        host.silence(&plans)?;
         Vec::new()
     };
+    host.tell_of_leftovers();
     match assemble(config, plans, host, options) {
         Ok(mut assembled) => {
             let result = open_ports(&assembled.core)
@@ -385,7 +386,7 @@ fn charter(core: &Core, listener: &Listener, options: &RunOptions) -> Charter {
     let config = &lock(&core.in_force).config;
     Charter {
         devices,
-        interfaces: host.interfaces.iter().flatten().map(|i| i.name().to_owned()).collect(),
+        interfaces: host.recorded(),
         state_directory: options.state_directory.clone(),
         kernel_on_exit: config.engine.on_exit.value == gateway::OnExit::Kernel,
         config: options.config.clone(),

@@ -167,9 +167,11 @@ fn reattach(core: &Core) {
         let found = {
             let mut host = lock(&core.host);
             let options = host::options(plan, &core.plans, &host.state_directory.clone());
-            let super::host::HostPath { interfaces, filter, .. } = &mut *host;
-            match (interfaces.get_mut(at).and_then(Option::as_mut), filter) {
-                (Some(interface), Some(filter)) => interface.readopt(&options, filter).is_ok(),
+            let super::host::HostPath { interfaces, silenced, filter, .. } = &mut *host;
+            let interface = interfaces.get_mut(at).and_then(Option::as_mut);
+            match (interface, silenced.get_mut(at).and_then(Option::as_mut), filter) {
+                (Some(interface), _, Some(filter)) => interface.readopt(&options, filter).is_ok(),
+                (None, Some(nic), Some(filter)) => nic.readopt(filter).is_ok(),
                 _ => plan.device.as_ref().is_some_and(|d| interfaces_there(d)),
             }
         };

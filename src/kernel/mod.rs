@@ -36,8 +36,8 @@ pub use event::{ControlSink, Event, Hop, LinkState, NeighborState, PortId, Route
 pub use filter::KernelFilter;
 pub use follower::{Follower, FollowerHandle};
 pub use iface::{
-    ChosenRecords, HostInterface, OnExit, OwnRecords, RecordKeeper, Takeover, TakeoverOptions, release_all,
-    restore_left,
+    ChosenRecords, HostInterface, Left, OnExit, OwnRecords, RecordKeeper, SilencedNic, Takeover, TakeoverOptions, left,
+    release_all, remove_vlan_record, restore_left,
 };
 pub use monitor::{Counters, Monitor, MonitorOptions};
 pub use neighbor::{ResolutionMode, Resolver};

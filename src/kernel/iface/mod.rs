@@ -9,6 +9,7 @@
 mod nic;
 mod record;
 mod rtnl;
+mod silenced;
 
 use super::error::KernelError;
 use super::filter::KernelFilter;
@@ -16,11 +17,12 @@ use super::message::Link;
 use super::sysctl::{self, HostRole, Setting};
 use ferrule_dataplane::port::tapdev::{self, Carrier, TapFraming};
 use ipnetwork::IpNetwork;
+use nic::{Found, INHERITED, examine, find, is_tun, may_be_replaced, no_device, quiet, restore_link};
 pub(super) use nic::{SUFFIX, strips_tags};
-use nic::{Found, INHERITED, examine, find, is_tun, no_device, quiet, restore_link};
-pub use record::{ChosenRecords, OwnRecords, RecordKeeper};
+pub use record::{ChosenRecords, Left, OwnRecords, RecordKeeper, left, remove_vlan_record};
 use record::{HostRecord, NicRecord, Record};
 use rtnl::{Dad, Rtnl, Scope};
+pub use silenced::SilencedNic;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -115,12 +117,20 @@ impl HostInterface {
         let path = Record::path(&options.state_directory, name);
         let (record, resumed) = match find(&mut rtnl, name, Record::load(&path)?)? {
             Found::Fresh(link) => {
+                may_be_replaced(&link)?;
                 let nic = examine(&mut rtnl, &link)?;
                 let record = Record::new(name, Some(nic));
                 record.store(&OwnRecords, &path)?;
                 (record, false)
             }
-            Found::Left(record) => (*record, true),
+            Found::Left(mut record) => {
+                // Standalone mode leaves the NIC its name.
+                if let Some(nic) = &mut record.nic {
+                    nic.phy_name = format!("{name}{SUFFIX}");
+                }
+                record.store(&OwnRecords, &path)?;
+                (*record, true)
+            }
         };
         let result = Self::build(&mut rtnl, record.clone(), path.clone(), options, filter);
         let (interface, mut warnings) = match result {
@@ -359,13 +369,9 @@ impl HostInterface {
         let links = rtnl.links()?;
         let is_nic = |link: &&Link| link.mac == nic.mac && link.ifindex != self.ifindex && !is_tun(link);
         let Some(link) = links.iter().find(is_nic) else { return Err(no_device(&nic.phy_name, &links)) };
+        may_be_replaced(link)?;
         let fresh = examine(&mut rtnl, link)?;
-        let was = std::mem::replace(&mut nic.ifindex, link.ifindex);
-        if was != link.ifindex {
-            // A device made anew comes bare; what the first one had is to be given back, and what this one got meanwhile.
-            nic.configuration = nic.configuration.moved(was, link.ifindex);
-            nic.configuration.merge(fresh.configuration);
-        }
+        nic.moved_to(fresh);
         filter.unsilence(&nic.phy_name)?;
         self.record.nic = Some(nic.clone());
         self.record.store(&*self.keeper, &self.record_path)?;
