@@ -603,7 +603,9 @@ fn come_to_rest(core: &Core) {
 fn end(assembled: Assembled, on_exit: gateway::OnExit) {
     let Assembled { core, threads, host_thread, follower, .. } = assembled;
     drop(follower);
-    come_to_rest(&core);
+    if !threads.is_empty() {
+        come_to_rest(&core);
+    }
     for worker in &core.workers {
         let _ = worker.mailbox.send(Command::Stop);
     }
