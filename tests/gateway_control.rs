@@ -2,11 +2,13 @@
 //! a kernel beside it. Needs root.
 mod gateway_common;
 
+use ferrule::control::RouteQuery;
 use ferrule::lab::probe::ping::{Ping, PingErrorKind};
 use ferrule::lab::probe::trace;
 use ferrule::lab::{Background, GatewayRouter, Host, Lab, Topology, tools, wait_until};
 use gateway_common::control::*;
 use gateway_common::{assert_balanced, count, ferrule as router};
+use ipnetwork::IpNetwork;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -530,6 +532,12 @@ fn routes_of_the_file_are_reloaded_applied_and_taken_back(driver: &str) {
     let snapshot = client.snapshot().unwrap();
     assert!(snapshot.daemon.confirm_left_s.is_none() && snapshot.daemon.config.ends_with("gateway.toml"));
     assert!(child.log().contains("was not confirmed in time"), "{}", child.log());
+    for told in ["gateway.toml is in force", "new.toml is in force, for 2 s unless confirmed"] {
+        assert!(child.log().contains(told), "{told}: {}", child.log());
+    }
+    let rows = client.routes(RouteQuery::default()).unwrap();
+    let order: Vec<IpNetwork> = rows.iter().map(|row| row.prefix.parse().unwrap()).collect();
+    assert!(order.len() > 8 && order.is_sorted(), "{order:?}");
     let done = ask(&lab, &["confirm"]);
     assert!(done.status.code() == Some(1) && done.stderr.contains("nothing waits"), "{done:?}");
     // Confirmed, it stays.
