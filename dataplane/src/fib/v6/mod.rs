@@ -51,6 +51,8 @@ const ROOT_ENTRIES: usize = 1 << 16;
 const SLOTS: usize = 256;
 /// Words of the arena in which groups and nodes lie: 128 MiB of address space, backed by memory as far as it is used.
 const ARENA_WORDS: usize = 1 << 24;
+/// Words of a cache line.
+const LINE_WORDS: usize = 8;
 const ARENA_MASK: usize = ARENA_WORDS - 1;
 
 const POINTER_BIT: u64 = 1 << 63;
@@ -132,10 +134,11 @@ impl Fib6 {
         }
     }
 
-    /// Asks for the node that an entry points to; for an answer, for a line of no use.
+    /// Asks for the node that an entry points to, and for its first entries; for an answer, for lines of no use.
     #[inline(always)]
     pub fn prefetch_node(&self, entry: u64) {
         crate::arena::prefetch(&self.words[entry as usize & ARENA_MASK]);
+        crate::arena::prefetch(&self.words[(entry as usize + LINE_WORDS) & ARENA_MASK]);
     }
 
     /// The rest of a look-up: none for prefixes up to /24, else one node for each byte at which routes fork; at most 13.
