@@ -255,18 +255,29 @@ impl Worker {
 
     /// Routes the batch, gives it to the Out hooks of the stages below `below`, and carries the verdicts out.
     pub(super) fn route_and_leave(&mut self, entry: Entry, below: usize, batch: &mut Batch) {
+        let shared = self.shared.clone();
+        let path = FastPath::new(&shared.fib);
         for packet in batch.packets_mut() {
-            self.route(entry, packet);
+            if entry == Entry::Out || !path.route(packet) {
+                self.route(entry, packet);
+            }
         }
         // Backwards, so that the stage nearest the wire is the same on both sides.
         (0..below).rev().for_each(|at| self.judge(at, Hook::Out, batch));
-        for packet in batch.packets_mut() {
-            if packet.flags.has(Flags::REROUTE) && packet.goes_on() {
-                packet.flags.clear(Flags::REROUTE);
-                self.route(Entry::Out, packet);
-            }
+        batch.consume(|mut packet| match path.leave(packet.get()) {
+            Some(port) => self.send(port, packet),
+            None => self.finish_routed(packet.take()),
+        });
+    }
+
+    /// A packet behind the Out hook that is not plain.
+    #[inline(never)]
+    fn finish_routed(&mut self, mut packet: Packet) {
+        if packet.flags.has(Flags::REROUTE) && packet.goes_on() {
+            packet.flags.clear(Flags::REROUTE);
+            self.route(Entry::Out, &mut packet);
         }
-        batch.consume(|packet| self.finish_packet(packet.take()));
+        self.finish_packet(packet);
     }
 
     /// fastforward = false: each packet alone through every step, as ip_input and ip_forward do.
@@ -294,6 +305,7 @@ impl Worker {
     }
 
     /// Finds the way of one packet, and answers its sender where there is none.
+    #[inline(never)]
     pub(super) fn route(&mut self, entry: Entry, packet: &mut Packet) {
         if !packet.goes_on() {
             if let Verdict::Drop(reason) = packet.verdict()
