@@ -1,0 +1,4 @@
+#![forbid(unsafe_code)]
+//! The ipfw stage.
+
+pub mod dynamic;
