@@ -189,8 +189,9 @@ impl Worker {
     }
 
     /// Whether packets of the port can be parsed and forwarded in one pass: nobody judges in between, and nobody else owns them.
-    pub(super) fn is_express(&self, port: PortId) -> bool {
-        self.stages.is_empty()
+    pub(super) fn is_express(&mut self, port: PortId) -> bool {
+        let now = self.now;
+        self.stages.iter_mut().all(|stage| stage.passes_plain(now))
             && self.options.fastforward
             && self.options.dispatch == Dispatch::Direct
             && !(self.options.flow_owner && self.rings.to.len() > 1)
@@ -203,15 +204,45 @@ impl Worker {
         let Some(ingress) = Ingress::new(&shared.ports, port, self.options.dhcp_bypass) else { return };
         let path = FastPath::new(&shared.fib);
         let mut batch = std::mem::take(&mut self.batch);
-        batch.consume_ahead(
-            |far| far.frame.prefetch(),
-            |near| path.prefetch_unparsed(near),
-            |mut packet| match path.express(packet.get(), &ingress) {
-                Some(port) => self.send(port, packet),
-                None => self.not_plain(packet, &path, &ingress),
-            },
-        );
+        if self.stages.is_empty() {
+            batch.consume_ahead(
+                |far| far.frame.prefetch(),
+                |near| path.prefetch_unparsed(near),
+                |mut packet| match path.express(packet.get(), &ingress) {
+                    Some(port) => self.send(port, packet),
+                    None => self.not_plain(packet, &path, &ingress),
+                },
+            );
+        } else {
+            let (mut packets, mut bytes) = (0u64, 0u64);
+            batch.consume_ahead(
+                |far| far.frame.prefetch(),
+                |near| path.prefetch_unparsed(near),
+                |mut packet| match path.express(packet.get(), &ingress) {
+                    Some(port) => {
+                        packets += 1;
+                        bytes += packet.get().ip_len() as u64;
+                        self.send(port, packet);
+                    }
+                    None => self.hooked_one(packet, &ingress),
+                },
+            );
+            self.stages.iter_mut().for_each(|stage| stage.passed(packets, bytes));
+        }
         self.batch = batch;
+    }
+
+    /// A packet that is not plain, where there are stages.
+    #[inline(never)]
+    fn hooked_one(&mut self, mut packet: Taken<'_>, ingress: &Ingress<'_>) {
+        parse::parse(packet.get(), ingress);
+        forward::release_transit_dhcp(packet.get(), &self.shared.fib);
+        let mut single = std::mem::take(&mut self.out);
+        if let Err(packet) = single.push(packet.take()) {
+            context!(self).discard(packet, DropReason::NoBuffer);
+        }
+        self.hooked(Entry::In, &mut single);
+        self.out = single;
     }
 
     /// A packet that is not plain enough for one pass.

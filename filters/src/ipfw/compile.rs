@@ -1,12 +1,13 @@
 #![forbid(unsafe_code)]
 //! From rules to a [`Program`].
 
-use ferrule_config::ipfw::ast::{Action, Argument, Block, Rule};
+use ferrule_config::ipfw::ast::{Action, Argument, Block, Rule, StateName};
 
 use super::classify::{Classifier, Conditions, FIELDS, TooMany};
+use super::dynamic::{NameFilter, NameId, Names};
 use super::header::{Atom, Condition, Field};
 use super::planted;
-use super::program::{Act, Entry, NO_ENTRY, Options, Outside, Program, RuleFacts, in_order};
+use super::program::{Act, Entry, MakeState, NO_ENTRY, NO_RULE, Options, Outside, Program, RuleFacts, in_order};
 use super::residual::{Check, Need};
 use super::fault::Fault;
 
@@ -19,18 +20,23 @@ struct Split {
 }
 
 /// Compiles rules in any order; equal numbers keep theirs. Places of counters are the rules' indices.
-pub fn compile(rules: &[Rule], options: &Options) -> Program {
-    compile_with_slots(rules, options, |index| index)
+pub fn compile(rules: &[Rule], options: &Options, names: &mut Names) -> Program {
+    compile_with_places(rules, options, names, |index| (index, 0))
 }
 
-/// As [`compile`]; `slot` gives the place of a rule's counters by its index in the order of rules.
-pub fn compile_with_slots(rules: &[Rule], options: &Options, slot: impl Fn(u32) -> u32) -> Program {
+/// As [`compile`]; `place` gives the place of a rule's counters, and its generation there, by its index in the order of rules.
+pub fn compile_with_places(
+    rules: &[Rule],
+    options: &Options,
+    names: &mut Names,
+    place: impl Fn(u32) -> (u32, u32),
+) -> Program {
     let mut rules = in_order(rules, options);
     rules.iter_mut().for_each(|rule| planted::spoil(rule, options.planted));
     // Fields that have too many classes are tested on each packet instead: the last resort of enormous sets.
     let mut excluded = Vec::new();
     loop {
-        match attempt(&rules, options, &excluded, &slot) {
+        match attempt(&rules, options, names, &excluded, &place) {
             Ok(program) => return program,
             Err(TooMany(field)) => excluded.push(field),
         }
@@ -40,8 +46,9 @@ pub fn compile_with_slots(rules: &[Rule], options: &Options, slot: impl Fn(u32) 
 fn attempt(
     rules: &[Rule],
     options: &Options,
+    names: &mut Names,
     excluded: &[Field],
-    slot: &impl Fn(u32) -> u32,
+    place: &impl Fn(u32) -> (u32, u32),
 ) -> Result<Program, TooMany> {
     let mut conditions = Conditions::default();
     let mut entries: Vec<Entry> = Vec::with_capacity(rules.len());
@@ -52,8 +59,10 @@ fn attempt(
         let disabled = disabled && !options.planted.has(Fault::DisabledSetStillMatches);
         let start = entries.len() as u32;
         if !disabled {
-            add_rule(index as u32, rule, options, excluded, &mut conditions, &mut entries);
+            let mut gathered = Gathered { options, names, excluded, conditions: &mut conditions, entries: &mut entries };
+            gathered.add_rule(index as u32, rule);
         }
+        let (slot, generation) = place(index as u32);
         facts.push(RuleFacts {
             number: rule.number,
             set: rule.set,
@@ -61,12 +70,17 @@ fn attempt(
             tag: rule.tag,
             entry: if disabled { NO_ENTRY } else { entries.len() as u32 - 1 },
             start,
-            slot: slot(index as u32),
+            slot,
+            generation,
         });
     }
     let count = entries.len() as u32;
     let classifier = Classifier::new(conditions, count, options.ports.len() as u32)?;
-    let by_slot = (0u32..).zip(&facts).map(|(rule, facts)| (facts.slot, rule)).collect();
+    let places = facts.iter().map(|rule| rule.slot as usize + 1).max().unwrap_or(0);
+    let mut by_slot = vec![NO_RULE; places];
+    for (rule, facts) in (0u32..).zip(&facts) {
+        by_slot[facts.slot as usize] = rule;
+    }
     let (ports, planted) = (options.ports.clone(), options.planted);
     let mut program = Program { rules: facts, entries, classifier, ports, planted, by_slot };
     resolve_jumps(rules, &mut program);
@@ -87,51 +101,67 @@ fn resolve_jumps(rules: &[Rule], program: &mut Program) {
     }
 }
 
-fn add_rule(
-    index: u32,
-    rule: &Rule,
-    options: &Options,
-    excluded: &[Field],
-    conditions: &mut Conditions,
-    entries: &mut Vec<Entry>,
-) {
-    let probes = rule.state.as_ref().filter(|state| state.probes && !options.planted.has(Fault::KeepStateDoesNotProbe));
-    let mut split = Split::default();
-    if let Some(chance) = rule.probability {
-        split.checks.push(Check::Chance(chance));
-    }
-    if let Some(state) = probes {
-        // The state is looked for before the tests, by whatever packet comes here: an entry of its own.
-        let probe = Entry {
-            rule: index,
-            mixed: Vec::new(),
-            checks: std::mem::take(&mut split.checks),
-            state: None,
-            act: Act::Probe(state.name.clone()),
-            is_quiet: false,
+/// Rules compiled so far.
+struct Gathered<'a> {
+    options: &'a Options,
+    names: &'a mut Names,
+    excluded: &'a [Field],
+    conditions: &'a mut Conditions,
+    entries: &'a mut Vec<Entry>,
+}
+
+impl Gathered<'_> {
+    fn add_rule(&mut self, index: u32, rule: &Rule) {
+        let planted = self.options.planted;
+        let probes = rule.state.as_ref().filter(|state| state.probes && !planted.has(Fault::KeepStateDoesNotProbe));
+        let mut split = Split::default();
+        if let Some(chance) = rule.probability {
+            split.checks.push(Check::Chance(chance));
+        }
+        if let Some(state) = probes {
+            // The state is looked for before the tests, by whatever packet comes here: an entry of its own. A chance decides about both:
+            // the number drawn hangs on rule and packet, so that drawing it again gives the same.
+            let act = Act::Probe(self.filter(&state.name));
+            let checks = split.checks.clone();
+            self.entries.push(Entry { rule: index, mixed: vec![], checks, state: None, act, is_quiet: false });
+        }
+        for block in &rule.blocks {
+            split.add(block, &self.options.ports, self.excluded);
+        }
+        let number = self.entries.len() as u32;
+        for (field, condition) in Field::ALL.into_iter().zip(split.header) {
+            if !condition.is_empty() {
+                self.conditions.add(field, condition, Some(number));
+            }
+        }
+        for (_, atom) in split.mixed.iter().flatten() {
+            self.conditions.add(atom.field(), vec![vec![(false, atom.clone())]], None);
+        }
+        let act = match &rule.action {
+            Action::CheckState(name) => Act::CheckState(self.filter(name)),
+            action => act_of(action, self.options),
         };
-        // A chance decides about both: it is drawn by the rule and packet, so that drawing it again gives the same.
-        split.checks.clone_from(&probe.checks);
-        entries.push(probe);
+        let state = rule.state.as_ref().map(|state| MakeState {
+            name: self.name(&state.name),
+            limit: state.limit,
+            deferred: state.deferred,
+        });
+        let quiet = matches!(act, Act::Count | Act::SkipTo(_) | Act::Allow | Act::Deny);
+        let is_quiet = quiet && rule.log.is_none() && rule.tag.is_none() && state.is_none();
+        self.entries.push(Entry { rule: index, mixed: split.mixed, checks: split.checks, state, act, is_quiet });
     }
-    for block in &rule.blocks {
-        split.add(block, &options.ports, excluded);
-    }
-    let number = entries.len() as u32;
-    for (field, condition) in Field::ALL.into_iter().zip(split.header) {
-        if !condition.is_empty() {
-            conditions.add(field, condition, Some(number));
+
+    /// Number of a group. Where there are none left the rule shares the default group: the control side refuses it before.
+    fn name(&mut self, name: &StateName) -> NameId {
+        match name {
+            StateName::Named(name) => self.names.intern(name).unwrap_or(NameId::DEFAULT),
+            StateName::Default | StateName::Any => NameId::DEFAULT,
         }
     }
-    for (_, atom) in split.mixed.iter().flatten() {
-        conditions.add(atom.field(), vec![vec![(false, atom.clone())]], None);
+
+    fn filter(&mut self, name: &StateName) -> NameFilter {
+        if *name == StateName::Any { NameFilter::Any } else { NameFilter::Name(self.name(name)) }
     }
-    let act = act_of(&rule.action, options);
-    let is_quiet = matches!(rule.action, Action::Count | Action::SkipTo(Argument::Number(_)) | Action::Allow | Action::Deny)
-        && rule.log.is_none()
-        && rule.tag.is_none()
-        && rule.state.is_none();
-    entries.push(Entry { rule: index, mixed: split.mixed, checks: split.checks, state: rule.state.clone(), act, is_quiet });
 }
 
 impl Split {
@@ -176,7 +206,8 @@ fn act_of(action: &Action, options: &Options) -> Act {
         Action::SkipTo(Argument::Table) => Act::SkipToTable,
         Action::Call(_) => Act::Call(None),
         Action::Return(to) => Act::Return(*to),
-        Action::CheckState(name) => Act::CheckState(name.clone()),
+        // Names are numbered by the caller.
+        Action::CheckState(_) => Act::CheckState(NameFilter::Any),
         Action::Forward(to) => Act::Forward(*to),
         Action::Nat(instance) => Act::Nat(*instance),
         Action::Pipe(number) => Act::Pipe(*number),

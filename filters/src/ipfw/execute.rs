@@ -3,16 +3,17 @@
 
 use std::net::IpAddr;
 
-use ferrule_config::ipfw::ast::{ForwardTo, NatInstance, ReturnTo, StateName, StateOption, Tag};
+use ferrule_config::ipfw::ast::{ForwardTo, NatInstance, ReturnTo, Tag};
 use ferrule_config::ipfw::table::TableValue;
 use ferrule_dataplane::packet::{Family, Flags, L3, Packet};
 use ferrule_dataplane::stage::Hook;
 
+use super::dynamic::{NameFilter, RuleRef};
 use super::edit;
 use super::fault::Fault;
 use super::memo::{DENY, Memo, PLAIN, SLOT, TraceId};
 use super::notes::Notes;
-use super::program::{Act, NO_ENTRY, Outside, Program};
+use super::program::{Act, MakeState, NO_ENTRY, Outside, Program, RuleFacts};
 use super::residual::{Scene, Surroundings, number};
 
 /// Most jumps of one packet: rules that call each other for longer drop it.
@@ -53,12 +54,18 @@ pub enum Decision {
 pub trait Effects: Surroundings {
     /// Counts the packet at a rule's place.
     fn count(&mut self, slot: u32, bytes: u64);
-    /// Looks for a state of the packet's flow; gives the rule that made it, and whether the packet goes the way back.
-    fn probe(&mut self, name: &StateName, packet: &mut Packet) -> Option<(u32, bool)>;
+    /// Looks for a state of the packet's flow; gives the rule that made it, and whether the packet goes the way back. Where `is_there`
+    /// says that the rule is gone, the state ends and nothing was found.
+    fn probe(
+        &mut self,
+        name: NameFilter,
+        packet: &mut Packet,
+        is_there: impl FnOnce(RuleRef) -> Option<u32>,
+    ) -> Option<(u32, bool)>;
     /// Makes a state for a rule, with its limit. False where there is no room or the limit is reached: the packet is dropped.
-    fn install(&mut self, rule: u32, state: &StateOption, limit: u32, packet: &mut Packet, notes: &Notes) -> bool;
+    fn install(&mut self, rule: RuleRef, state: &MakeState, limit: u32, packet: &mut Packet) -> bool;
     /// Writes a log entry for a rule.
-    fn log(&mut self, rule: u32, packet: &Packet, hook: Hook);
+    fn log(&mut self, rule: &RuleFacts, packet: &Packet, hook: Hook);
     /// Whether there is this instance of NAT.
     fn has_nat(&self, instance: u32) -> bool;
     /// How many routing tables there are.
@@ -96,7 +103,7 @@ struct Run<'a, 'p, E> {
     around: &'a mut E,
     argument: TableValue,
     /// Group of the last look-up of states.
-    probed: Option<StateName>,
+    probed: Option<NameFilter>,
     /// What it found.
     found: Option<(u32, bool)>,
 }
@@ -113,7 +120,7 @@ pub fn walk<E: Effects>(program: &Program, memo: &mut Memo, walk: &mut Walk<'_>,
         if id & PLAIN != 0 {
             run.around.count(id & SLOT, run.walk.bytes);
             let decision = if id & DENY != 0 { Decision::Deny } else { Decision::Allow };
-            return (decision, program.by_slot.get(&(id & SLOT)).copied());
+            return (decision, program.rule_at(id & SLOT));
         }
         let Some(trace) = memo.trace(id) else { break };
         let mut jump = trace.next;
@@ -194,7 +201,7 @@ impl<E: Effects> Run<'_, '_, E> {
     fn take(&mut self, step: u32) -> Step {
         let Some(entry) = self.program.entries.get(step as usize) else { return Step::Next };
         if let Act::Probe(name) = &entry.act {
-            return match self.probe(name) {
+            return match self.probe(*name) {
                 Some(parent) => self.act_of_rule(parent),
                 None => Step::Next,
             };
@@ -202,7 +209,9 @@ impl<E: Effects> Run<'_, '_, E> {
         if let Some(state) = &entry.state {
             let count = state.limit.as_ref().map_or(0, |limit| number(limit.count, self.argument.limit));
             let count = count.saturating_add(u32::from(self.program.planted.has(Fault::LimitOneMore)));
-            if !self.around.install(entry.rule, state, count, self.walk.packet, self.walk.notes) {
+            let made_by = self.program.rules.get(entry.rule as usize);
+            let made_by = made_by.map_or_else(RuleRef::default, |rule| RuleRef { index: rule.slot, generation: rule.generation });
+            if !self.around.install(made_by, state, count, self.walk.packet) {
                 return Step::Done(Decision::Deny, entry.rule);
             }
             if state.deferred {
@@ -212,17 +221,18 @@ impl<E: Effects> Run<'_, '_, E> {
         self.act(step)
     }
 
-    fn probe(&mut self, name: &StateName) -> Option<u32> {
-        let needed = match &self.probed {
+    fn probe(&mut self, name: NameFilter) -> Option<u32> {
+        let needed = match self.probed {
             None => true,
-            Some(StateName::Any) => false,
+            Some(NameFilter::Any) => false,
             Some(before) => before != name,
         };
         if !needed {
             return None;
         }
-        self.probed = Some(name.clone());
-        self.found = self.around.probe(name, self.walk.packet);
+        self.probed = Some(name);
+        let program = self.program;
+        self.found = self.around.probe(name, self.walk.packet, |made_by| program.rule_of(made_by));
         self.found.map(|(rule, _)| rule)
     }
 
@@ -251,7 +261,7 @@ impl<E: Effects> Run<'_, '_, E> {
         let at = entry.rule;
         let Some(rule) = program.rules.get(at as usize) else { return Step::Next };
         if rule.log.is_some() {
-            self.around.log(at, self.walk.packet, self.walk.hook);
+            self.around.log(rule, self.walk.packet, self.walk.hook);
         }
         match rule.tag {
             Some(Tag::Set(tag)) => {
@@ -284,7 +294,7 @@ impl<E: Effects> Run<'_, '_, E> {
             }
             Act::Call(to) => self.call(at, *to),
             Act::Return(to) => self.give_back(at, *to),
-            Act::CheckState(name) => match self.probe(name) {
+            Act::CheckState(name) => match self.probe(*name) {
                 Some(parent) if !self.is_check(parent) => self.act_of_rule(parent),
                 _ => Step::Next,
             },

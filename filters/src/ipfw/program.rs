@@ -5,13 +5,12 @@
 //! *header* tests are in the [`Classifier`]; *mixed* ones, blocks whose terms ask for several header fields, are made once for each key
 //! when a trace is built; *residual* ones are made on each packet. Header tests have no side effects, so making them first changes nothing.
 
-use std::collections::HashMap;
-
 use ferrule_config::ipfw::ast::{
-    Argument, DEFAULT_RULE, DEFAULT_SET, ForwardTo, NatInstance, ReturnTo, Rule, StateName, StateOption, Tag,
+    Argument, DEFAULT_RULE, DEFAULT_SET, ForwardTo, Limit, NatInstance, ReturnTo, Rule, Tag,
 };
 
 use super::classify::Classifier;
+use super::dynamic::{NameFilter, NameId, RuleRef};
 use super::fault::Planted;
 use super::header::Atom;
 use super::residual::Check;
@@ -59,9 +58,9 @@ pub enum Act {
     /// Back behind the last call.
     Return(ReturnTo),
     /// Looks for a state of the group, and goes on with what its rule does.
-    CheckState(StateName),
+    CheckState(NameFilter),
     /// As [`Act::CheckState`], before the tests of a `keep-state` rule.
-    Probe(StateName),
+    Probe(NameFilter),
     /// Another next hop.
     Forward(ForwardTo),
     /// Address translation.
@@ -84,6 +83,17 @@ pub enum Act {
     Outside(Outside, Argument),
     /// A module that is not there: the rule does not match.
     Nothing,
+}
+
+/// The state that an entry makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MakeState {
+    /// Group.
+    pub name: NameId,
+    /// Its limit.
+    pub limit: Option<Limit>,
+    /// Whether the search goes on instead of the action.
+    pub deferred: bool,
 }
 
 /// Ways out of the rules that nothing takes here.
@@ -109,7 +119,7 @@ pub struct Entry {
     /// Tests on each packet.
     pub checks: Vec<Check>,
     /// State that it makes.
-    pub state: Option<StateOption>,
+    pub state: Option<MakeState>,
     /// What it does.
     pub act: Act,
     /// Whether it only counts and goes on: nothing else looks at or changes the packet.
@@ -156,12 +166,16 @@ pub struct RuleFacts {
     pub entry: u32,
     /// The entry at which a jump to it goes on.
     pub start: u32,
-    /// Place of its counters.
+    /// Place of its counters, and what tells it from a rule that had the place before.
     pub slot: u32,
+    /// See [`RuleFacts::slot`].
+    pub generation: u32,
 }
 
 /// No entry.
 pub const NO_ENTRY: u32 = u32::MAX;
+/// No rule.
+pub const NO_RULE: u32 = u32::MAX;
 
 /// A compiled rule set.
 #[derive(Debug)]
@@ -176,11 +190,24 @@ pub struct Program {
     pub ports: Vec<String>,
     /// A fault to be found by tests.
     pub planted: Planted,
-    /// Rules by the places of their counters.
-    pub by_slot: HashMap<u32, u32>,
+    /// Rules by the places of their counters; [`NO_RULE`] for places of others.
+    pub by_slot: Vec<u32>,
 }
 
 impl Program {
+    /// Index of the rule at a place of counters.
+    #[inline(always)]
+    pub fn rule_at(&self, slot: u32) -> Option<u32> {
+        self.by_slot.get(slot as usize).copied().filter(|rule| *rule != NO_RULE)
+    }
+
+    /// Index of the rule that made a state, unless it is gone.
+    #[inline(always)]
+    pub fn rule_of(&self, made_by: RuleRef) -> Option<u32> {
+        let rule = self.rule_at(made_by.index)?;
+        self.rules.get(rule as usize).filter(|facts| facts.generation == made_by.generation).map(|_| rule)
+    }
+
     /// Index of the first rule with this number or a higher one; that of the last rule where there is none.
     pub fn rule_from(&self, number: u32) -> usize {
         let at = self.rules.partition_point(|rule| u32::from(rule.number) < number);
