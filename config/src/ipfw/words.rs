@@ -105,7 +105,10 @@ mod tests {
 
     #[test]
     fn a_line_is_split_at_blanks_joined_after_commas_and_ends_at_a_hash() {
-        assert_eq!(texts(&split_line(" add\t1.2.3.4, 5.6.7.8,\t9 x#y z", 10)), ["add@11-14", "1.2.3.4,5.6.7.8,9@15-34", "x@35-36"]);
+        assert_eq!(
+            texts(&split_line(" add\t1.2.3.4, 5.6.7.8,\t9 x#y z", 10)),
+            ["add@11-14", "1.2.3.4,5.6.7.8,9@15-34", "x@35-36"]
+        );
         assert_eq!(texts(&split_line("# nothing", 0)), [""; 0]);
         assert_eq!(texts(&split_line("a,", 0)), ["a,@0-2"]);
     }
@@ -122,10 +125,7 @@ mod tests {
     fn braces_come_off_where_they_do_not_belong_to_the_word() {
         let words = split_line("{tcp or udp} 1.0.0.0/24{1,2} table(1) { x } // {y}", 0);
         let separated = separate_braces(&words);
-        assert_eq!(
-            texts(&separated)[..5],
-            ["{@0-1", "tcp@1-4", "or@5-7", "udp@8-11", "}@11-12"]
-        );
+        assert_eq!(texts(&separated)[..5], ["{@0-1", "tcp@1-4", "or@5-7", "udp@8-11", "}@11-12"]);
         let rest: Vec<&str> = separated[5..].iter().map(|word| word.text.as_ref()).collect();
         assert_eq!(rest, ["1.0.0.0/24{1,2}", "table(1)", "{", "x", "}", "//", "{y}"]);
     }

@@ -21,4 +21,7 @@ pub mod program;
 mod refuse;
 pub mod residual;
 pub mod stage;
+pub mod table;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod trie;

@@ -2,6 +2,7 @@
 //! The walk along the rules.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ferrule_config::ipfw::ast::{
@@ -26,6 +27,8 @@ const STEPS: usize = 1 << 20;
 /// The interpreter, with the counters, dynamic rules and log that it has gathered.
 pub struct Oracle {
     setup: Setup,
+    /// The rules of the setup in their order, closed by rule 65535.
+    rules: Arc<[Rule]>,
     counters: Vec<Counter>,
     states: States,
     log: Vec<LogEntry>,
@@ -102,13 +105,14 @@ impl Oracle {
             states: States::default(),
             log: Vec::new(),
             passes: 0,
+            rules: std::mem::take(&mut setup.rules).into(),
             setup,
         }
     }
 
     /// The rules in their order, the last one included. Indices in outcomes and states are into this.
     pub fn rules(&self) -> &[Rule] {
-        &self.setup.rules
+        &self.rules
     }
 
     /// Counters of the rules, in their order.
@@ -185,7 +189,7 @@ impl Oracle {
         let mut walk = Walk { frame, view, pass, annotations, argument, probed: Probed::Not, found: None, now };
         let mut at = start;
         for _ in 0..STEPS {
-            if at >= self.setup.rules.len() {
+            if at >= self.rules.len() {
                 break;
             }
             if self.is_disabled(at) {
@@ -209,7 +213,7 @@ impl Oracle {
     }
 
     fn is_disabled(&self, index: usize) -> bool {
-        let set = self.setup.rules[index].set;
+        let set = self.rules[index].set;
         set != DEFAULT_SET && self.setup.disabled_sets >> set & 1 == 1
     }
 
@@ -234,7 +238,8 @@ impl Oracle {
 
     /// One rule: chance, states, tests, the state it makes, and what it does.
     fn step(&mut self, at: usize, walk: &mut Walk<'_>, pass_number: u64) -> Result<Step, Unreadable> {
-        let rule = self.setup.rules[at].clone();
+        let rules = Arc::clone(&self.rules);
+        let rule = &rules[at];
         let dice = Dice { seed: self.setup.seed };
         if rule.probability.is_some_and(|chance| !dice.lets_match(pass_number, at, chance)) {
             return Ok(Step::Next(at));
@@ -296,7 +301,8 @@ impl Oracle {
 
     /// The action part of a rule: `log`, then `tag`, then the action.
     fn act(&mut self, at: usize, walk: &mut Walk<'_>) -> Step {
-        let rule = self.setup.rules[at].clone();
+        let rules = Arc::clone(&self.rules);
+        let rule = &rules[at];
         if rule.log.is_some() {
             self.write_log(at, walk);
         }
@@ -328,12 +334,10 @@ impl Oracle {
                 let target = number(*target, value.skipto).max(u32::from(rule.number) + 1);
                 Step::Jump(self.rule_from(target))
             }
-            Action::Call(target) => self.call(at, &rule, *target, walk),
+            Action::Call(target) => self.call(at, rule, *target, walk),
             Action::Return(to) => self.give_back(at, *to, walk),
             Action::CheckState(name) => match self.probe(name, walk) {
-                Some(parent) if !matches!(self.setup.rules[parent].action, Action::CheckState(_)) => {
-                    self.act(parent, walk)
-                }
+                Some(parent) if !matches!(self.rules[parent].action, Action::CheckState(_)) => self.act(parent, walk),
                 _ => Step::Next(at),
             },
             Action::Forward(_) if walk.pass.layer2 => Step::Next(at),
@@ -373,19 +377,21 @@ impl Oracle {
             Action::Divert(_) | Action::Tee(_) if walk.pass.layer2 => Step::Next(at),
             Action::Divert(port) => Step::Done(at, Verdict::Divert(number(*port, value.divert))),
             Action::Tee(port) => Step::Done(at, Verdict::Tee(number(*port, value.divert))),
+            // There is no such module here: as on FreeBSD when the instance is gone, the rule does not match.
+            Action::External(..) => Step::Next(at),
         }
     }
 
     /// Index of the first enabled rule with this number or a higher one; the last rule where there is none.
     fn rule_from(&self, number: u32) -> usize {
         let reached = |rule: &Rule| u32::from(rule.number) >= number;
-        let last = self.setup.rules.len() - 1;
-        let first = self.setup.rules.iter().position(reached).unwrap_or(last);
+        let last = self.rules.len() - 1;
+        let first = self.rules.iter().position(reached).unwrap_or(last);
         self.enabled_from(first)
     }
 
     fn enabled_from(&self, first: usize) -> usize {
-        let last = self.setup.rules.len() - 1;
+        let last = self.rules.len() - 1;
         (first..last).find(|index| !self.is_disabled(*index)).unwrap_or(last)
     }
 
@@ -438,7 +444,7 @@ impl Oracle {
             *left -= 1;
         }
         self.log.push(LogEntry {
-            rule: self.setup.rules[at].number,
+            rule: self.rules[at].number,
             direction: walk.pass.direction,
             interface: walk.pass.interface().map(str::to_owned),
             source: (walk.view.source, walk.view.source_port),

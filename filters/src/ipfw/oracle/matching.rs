@@ -60,6 +60,10 @@ impl Scene<'_> {
                     && same(0, destination.address, destination.mask)
                     && same(6, source.address, source.mask)
             }
+            Test::MacTable(side, table, wanted) => {
+                let question = self.mac(*side, [0xff; 6]);
+                question.is_some_and(|question| self.table(table, question, *wanted, argument))
+            }
             Test::MacType(types) => self.pass.layer2 && frame.len() >= ETHERNET && within(types, word(frame, 12)),
             Test::Address(side, addresses) => self.address(*side, addresses, argument),
             Test::Ports(side, ports) => view.has_ports() && within(ports, self.port(*side)),
@@ -156,6 +160,13 @@ impl Scene<'_> {
         if side == Side::Source { self.view.source_port } else { self.view.destination_port }
     }
 
+    /// A MAC address as a question; None outside the link layer.
+    fn mac(&self, side: Side, mask: [u8; 6]) -> Option<Question<'static>> {
+        let at = if side == Side::Destination { 0 } else { 6 };
+        let seen = self.pass.layer2 && self.frame.len() >= ETHERNET;
+        seen.then(|| Question::Mac(std::array::from_fn(|i| self.frame[at + i] & mask[i])))
+    }
+
     fn dscp(&self) -> Option<u8> {
         match self.view.family {
             Family::V4 => Some(self.frame[ETHERNET + 1] >> 2),
@@ -232,10 +243,10 @@ impl Scene<'_> {
             (LookupKey::Port(side, mask), _) if self.view.has_ports() => {
                 Question::Number(u32::from(self.port(side) & mask))
             }
-            (LookupKey::Mac(side, mask), _) if self.pass.layer2 && self.frame.len() >= ETHERNET => {
-                let at = if side == Side::Destination { 0 } else { 6 };
-                Question::Mac(std::array::from_fn(|i| self.frame[at + i] & mask[i]))
-            }
+            (LookupKey::Mac(side, mask), _) => match self.mac(side, mask) {
+                Some(question) => question,
+                None => return false,
+            },
             (LookupKey::Dscp(mask), _) if ip => Question::Number(u32::from(self.dscp().unwrap_or(0)) & mask),
             (LookupKey::RuleNumber(mask), _) => Question::Number(u32::from(self.rule) & mask),
             (LookupKey::Mark(mask), _) => Question::Number(self.annotations.mark & mask),
