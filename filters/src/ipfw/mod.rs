@@ -2,3 +2,4 @@
 //! The ipfw stage.
 
 pub mod dynamic;
+pub mod table;
