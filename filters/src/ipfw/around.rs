@@ -4,18 +4,19 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use ferrule_config::ipfw::table::TableValue;
+use ferrule_dataplane::clock::Nanos;
 use ferrule_dataplane::fib::AdjacencyKind;
 use ferrule_dataplane::packet::{Flags, Packet, PortId};
 use ferrule_dataplane::stage::{Context, Hook};
 
 use super::counters::CounterRow;
-use super::dynamic::{
-    Direction, FlowKey, LimitTo, NameFilter, NewState, PacketFacts, RuleRef, States, state_hash,
-};
+use super::dynamic::{Direction, FlowKey, LimitTo, NameFilter, NewState, PacketFacts, RuleRef, States, state_hash};
 use super::execute::{Effects, bytes_of};
+use super::log::{LogRecord, LogSink};
 use super::notes::Ring;
-use super::program::{MakeState, Program, RuleFacts};
-use super::residual::{Question, Surroundings};
+use super::program::{MakeState, RuleFacts};
+use super::residual::{Question, Surroundings, ask};
+use super::table::{TableId, Tables};
 
 /// What one worker owns of it.
 pub struct Holdings {
@@ -23,20 +24,30 @@ pub struct Holdings {
     pub notes: Ring,
     /// Dynamic rules.
     pub states: States,
+    /// Look-up tables.
+    pub tables: Tables,
+    /// Where `log` rules write; None where nobody reads.
+    pub log: Option<LogSink>,
     /// Secret of the numbers that `prob` draws.
     pub seed: u64,
     /// Packets walked so far: each draws its own numbers.
     pub walks: u64,
+    /// States that ended because their rule was gone.
+    pub orphans: u64,
 }
 
 impl Holdings {
-    /// The holdings of a worker with these states.
-    pub fn new(states: States, seed: u64) -> Holdings {
-        Holdings { notes: Ring::default(), states, seed, walks: 0 }
+    /// The holdings of a worker with these states and tables.
+    pub fn new(states: States, tables: Tables, seed: u64) -> Holdings {
+        Holdings { notes: Ring::default(), states, tables, log: None, seed, walks: 0, orphans: 0 }
     }
 
-    /// Another program is in force from now on.
-    pub fn program_changed(&mut self, _program: &Program) {}
+    /// Takes over the time, the settings and the newest tables.
+    #[inline]
+    pub fn turn(&mut self, now: Nanos) {
+        self.states.turn(now);
+        self.tables.turn();
+    }
 }
 
 /// The holdings at work on one packet.
@@ -72,8 +83,8 @@ impl<'a, 'c> Around<'a, 'c> {
 }
 
 impl Surroundings for Around<'_, '_> {
-    fn look_up(&self, _table: &str, _question: Question) -> Option<TableValue> {
-        None
+    fn look_up(&self, table: TableId, question: Question) -> Option<TableValue> {
+        ask(&self.holdings.tables, table, question)
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
@@ -150,6 +161,7 @@ impl Effects for Around<'_, '_> {
             Some(rule) => Some((rule, hit.direction == Direction::Reverse)),
             None => {
                 self.holdings.states.remove(hit.index);
+                self.holdings.orphans = self.holdings.orphans.wrapping_add(1);
                 None
             }
         }
@@ -169,7 +181,12 @@ impl Effects for Around<'_, '_> {
         self.holdings.states.install(&new, &facts_of(packet)).is_ok()
     }
 
-    fn log(&mut self, _rule: &RuleFacts, _packet: &Packet, _hook: Hook) {}
+    fn log(&mut self, rule: &RuleFacts, packet: &Packet, hook: Hook) {
+        let Some(sink) = self.holdings.log.as_mut() else { return };
+        if rule.log.as_ref().is_some_and(|budget| budget.take()) {
+            sink.write(LogRecord::new(self.context.now, rule.number, rule.slot, packet, hook));
+        }
+    }
 
     fn has_nat(&self, _instance: u32) -> bool {
         false

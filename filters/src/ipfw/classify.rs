@@ -10,9 +10,7 @@ use std::collections::HashMap;
 use ferrule_dataplane::packet::{Family, Packet, PortId};
 use ferrule_dataplane::stage::Hook;
 
-use super::header::{
-    Atom, Condition, Domain, Field, condition_values, detail_of, interfaces_of, kind_of, ports_of,
-};
+use super::header::{Atom, Condition, Domain, Field, condition_values, detail_of, interfaces_of, kind_of, ports_of};
 use super::partition::Partition;
 use super::trie::Trie;
 

@@ -1,15 +1,18 @@
 #![forbid(unsafe_code)]
 //! From rules to a [`Program`].
 
+use std::sync::Arc;
+
 use ferrule_config::ipfw::ast::{Action, Argument, Block, Rule, StateName};
 
 use super::classify::{Classifier, Conditions, FIELDS, TooMany};
 use super::dynamic::{NameFilter, NameId, Names};
+use super::fault::Fault;
 use super::header::{Atom, Condition, Field};
+use super::log::LogBudget;
 use super::planted;
 use super::program::{Act, Entry, MakeState, NO_ENTRY, NO_RULE, Options, Outside, Program, RuleFacts, in_order};
-use super::residual::{Check, Need};
-use super::fault::Fault;
+use super::residual::{Check, NO_TABLE, Need, table_of};
 
 /// Tests of a rule, by what they need.
 #[derive(Default)]
@@ -59,19 +62,21 @@ fn attempt(
         let disabled = disabled && !options.planted.has(Fault::DisabledSetStillMatches);
         let start = entries.len() as u32;
         if !disabled {
-            let mut gathered = Gathered { options, names, excluded, conditions: &mut conditions, entries: &mut entries };
+            let mut gathered =
+                Gathered { options, names, excluded, conditions: &mut conditions, entries: &mut entries };
             gathered.add_rule(index as u32, rule);
         }
         let (slot, generation) = place(index as u32);
         facts.push(RuleFacts {
             number: rule.number,
             set: rule.set,
-            log: rule.log,
+            log: rule.log.map(|log| Arc::new(LogBudget::new(log.amount.unwrap_or(options.verbose_limit)))),
             tag: rule.tag,
             entry: if disabled { NO_ENTRY } else { entries.len() as u32 - 1 },
             start,
             slot,
             generation,
+            just_allows: rule.action == Action::Allow && rule.log.is_none() && rule.tag.is_none() && !disabled,
         });
     }
     let count = entries.len() as u32;
@@ -126,7 +131,7 @@ impl Gathered<'_> {
             self.entries.push(Entry { rule: index, mixed: vec![], checks, state: None, act, is_quiet: false });
         }
         for block in &rule.blocks {
-            split.add(block, &self.options.ports, self.excluded);
+            split.add(block, self.options, self.excluded);
         }
         let number = self.entries.len() as u32;
         for (field, condition) in Field::ALL.into_iter().zip(split.header) {
@@ -165,14 +170,15 @@ impl Gathered<'_> {
 }
 
 impl Split {
-    fn add(&mut self, block: &Block, ports: &[String], excluded: &[Field]) {
+    fn add(&mut self, block: &Block, options: &Options, excluded: &[Field]) {
+        let ports = &options.ports[..];
+        let table = |test| table_of(test).and_then(|name| options.tables.get(name)).copied().unwrap_or(NO_TABLE);
         let terms = || block.terms.iter().map(|term| (term.not, Atom::of(term, ports), term));
-        let atoms: Option<Vec<(bool, Atom)>> = terms()
-            .map(|(not, atom, _)| Some((not, atom.filter(|atom| !excluded.contains(&atom.field()))?)))
-            .collect();
+        let atoms: Option<Vec<(bool, Atom)>> =
+            terms().map(|(not, atom, _)| Some((not, atom.filter(|atom| !excluded.contains(&atom.field()))?))).collect();
         let Some(atoms) = atoms else {
             let needs = terms().map(|(not, atom, term)| {
-                (not, atom.map_or_else(|| Need::Test(term.test.clone()), Need::Atom))
+                (not, atom.map_or_else(|| Need::Test(term.test.clone(), table(&term.test)), Need::Atom))
             });
             self.checks.push(Check::Block(needs.collect()));
             return;
@@ -224,4 +230,3 @@ fn act_of(action: &Action, options: &Options) -> Act {
         Action::External(..) => Act::Nothing,
     }
 }
-

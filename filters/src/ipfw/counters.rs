@@ -71,7 +71,10 @@ impl CounterRow {
     /// What was counted at a place.
     pub fn get(&self, slot: u32) -> RuleCount {
         let slot = slot as usize;
-        self.chunks.get(slot / CHUNK).and_then(|chunk| chunk.get(slot % CHUNK)).map_or_else(RuleCount::default, |c| c.get())
+        self.chunks
+            .get(slot / CHUNK)
+            .and_then(|chunk| chunk.get(slot % CHUNK))
+            .map_or_else(RuleCount::default, |c| c.get())
     }
 }
 

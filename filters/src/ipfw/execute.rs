@@ -109,9 +109,14 @@ struct Run<'a, 'p, E> {
 }
 
 /// Takes a packet along the rules from an entry on.
-pub fn walk<E: Effects>(program: &Program, memo: &mut Memo, walk: &mut Walk<'_>, start: u32, around: &mut E) -> Outcome {
-    let mut run =
-        Run { walk, program, around, argument: TableValue::default(), probed: None, found: None };
+pub fn walk<E: Effects>(
+    program: &Program,
+    memo: &mut Memo,
+    walk: &mut Walk<'_>,
+    start: u32,
+    around: &mut E,
+) -> Outcome {
+    let mut run = Run { walk, program, around, argument: TableValue::default(), probed: None, found: None };
     let mut start = start;
     // Rule that still sees the value of the table look-up that led to it.
     let mut carry = NO_ENTRY;
@@ -210,7 +215,8 @@ impl<E: Effects> Run<'_, '_, E> {
             let count = state.limit.as_ref().map_or(0, |limit| number(limit.count, self.argument.limit));
             let count = count.saturating_add(u32::from(self.program.planted.has(Fault::LimitOneMore)));
             let made_by = self.program.rules.get(entry.rule as usize);
-            let made_by = made_by.map_or_else(RuleRef::default, |rule| RuleRef { index: rule.slot, generation: rule.generation });
+            let made_by =
+                made_by.map_or_else(RuleRef::default, |rule| RuleRef { index: rule.slot, generation: rule.generation });
             if !self.around.install(made_by, state, count, self.walk.packet) {
                 return Step::Done(Decision::Deny, entry.rule);
             }
@@ -330,7 +336,11 @@ impl<E: Effects> Run<'_, '_, E> {
                 Step::Next
             }
             Act::Reassemble if self.walk.packet.family == Family::V4 => {
-                if self.walk.packet.flags.has(Flags::FRAGMENT) { done(Decision::Reassemble) } else { self.counted(at) }
+                if self.walk.packet.flags.has(Flags::FRAGMENT) {
+                    done(Decision::Reassemble)
+                } else {
+                    self.counted(at)
+                }
             }
             Act::Reassemble | Act::Nothing => Step::Next,
             Act::Outside(Outside::Divert | Outside::Tee, _) if self.walk.layer2 => Step::Next,

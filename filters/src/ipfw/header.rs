@@ -100,7 +100,8 @@ pub fn ports_of(packet: &Packet) -> (u32, u32) {
 /// Interfaces of a packet at a hook, as ipfw sees them: what the box itself sends came in nowhere, and nothing has left yet at In.
 #[inline(always)]
 pub fn interfaces_of(packet: &Packet, hook: Hook) -> (PortId, PortId) {
-    let received = if packet.flags.any(Flags::FROM_HOST.with(Flags::GENERATED)) { PortId::NONE } else { packet.ingress };
+    let received =
+        if packet.flags.any(Flags::FROM_HOST.with(Flags::GENERATED)) { PortId::NONE } else { packet.ingress };
     (received, if hook == Hook::In { PortId::NONE } else { packet.egress })
 }
 
@@ -230,9 +231,9 @@ impl Atom {
                 detail(&|v| v < 256 && v & u32::from(syn | rst | ack) != u32::from(syn))
             }
             Test::IcmpTypes(types) => detail(&|v| (256..288).contains(&v) && types >> (v - 256) & 1 != 0),
-            Test::Icmp6Types(types) => {
-                detail(&|v| (512..=512 + ICMP6_LAST).contains(&v) && types[((v - 512) / 64) as usize] >> ((v - 512) % 64) & 1 != 0)
-            }
+            Test::Icmp6Types(types) => detail(&|v| {
+                (512..=512 + ICMP6_LAST).contains(&v) && types[((v - 512) / 64) as usize] >> ((v - 512) % 64) & 1 != 0
+            }),
             Test::Owner(..) | Test::Ipsec | Test::Diverted { .. } | Test::SocketArgument => Atom::Never,
             _ => return None,
         })
@@ -367,7 +368,9 @@ mod tests {
         let is = |p: &str, n: &str| pattern_matches(p.as_bytes(), n.as_bytes());
         assert!(is("em*", "em0") && is("em*", "em") && is("*", "") && is("e?0", "em0") && is("*0", "em10"));
         assert!(is("em[0-3]", "em2") && is("em[!0]", "em2") && is("em[ab]*", "emb9") && is("\\*", "*"));
-        assert!(!is("em*", "igb0") && !is("e?0", "e0") && !is("em[0-3]", "em4") && !is("em[!0]", "em0") && !is("", "a"));
+        assert!(
+            !is("em*", "igb0") && !is("e?0", "e0") && !is("em[0-3]", "em4") && !is("em[!0]", "em0") && !is("", "a")
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! trace that is one counter and a verdict has no steps: it is in its number. Everything is bounded; what grows past its bound is
 //! forgotten as a whole and built again as it is met.
 
+use super::dynamic::NameFilter;
 use super::header::Atom;
 use super::program::{Act, NO_ENTRY, Program};
 
@@ -37,6 +38,8 @@ pub struct Trace {
     pub is_quiet: bool,
     /// The last step of a quiet trace drops.
     pub denies: bool,
+    /// Its first step surely looks for a state of these groups.
+    pub probe: Option<NameFilter>,
 }
 
 /// Four keys in a cache line.
@@ -228,27 +231,30 @@ impl Memo {
         let last = self.steps.last().and_then(|step| program.entries.get(*step as usize));
         let denies = last.is_some_and(|entry| entry.act == Act::Deny);
         is_quiet &= last.is_some_and(|entry| matches!(entry.act, Act::Allow | Act::Deny));
-        self.intern(first, next, is_quiet, denies)
+        let opening = self.steps.get(first).and_then(|step| program.entries.get(*step as usize));
+        let probe = match opening.filter(|entry| entry.is_certain()).map(|entry| &entry.act) {
+            Some(Act::Probe(name) | Act::CheckState(name)) => Some(*name),
+            _ => None,
+        };
+        self.intern(first, Trace { first: first as u32, len: 0, next, is_quiet, denies, probe })
     }
 
     /// The number of the trace whose steps are those from `first` on; they go again where it was known.
-    fn intern(&mut self, first: usize, next: u32, is_quiet: bool, denies: bool) -> TraceId {
+    fn intern(&mut self, first: usize, trace: Trace) -> TraceId {
         let new = self.steps.get(first..).unwrap_or_default();
-        let hash = new.iter().fold(u64::from(next) ^ 1, |hash, step| mix(hash ^ u64::from(*step), self.seed | 1));
+        let hash = new.iter().fold(u64::from(trace.next) ^ 1, |hash, step| mix(hash ^ u64::from(*step), self.seed));
         let mask = self.known.len() - 1;
         let mut at = hash as usize & mask;
         while let Some(id) = self.known.get(at).copied().filter(|id| *id != 0) {
-            if let Some(trace) = self.trace(id)
-                && trace.next == next
-                && self.steps(&trace) == new
-            {
+            let known = self.trace(id);
+            if known.is_some_and(|known| known.next == trace.next && self.steps(&known) == new) {
                 self.steps.truncate(first);
                 return id;
             }
             at = (at + 1) & mask;
         }
         let len = (self.steps.len() - first) as u32;
-        self.traces.push(Trace { first: first as u32, len, next, is_quiet, denies });
+        self.traces.push(Trace { len, ..trace });
         let id = self.traces.len() as TraceId;
         if let Some(place) = self.known.get_mut(at) {
             *place = id;

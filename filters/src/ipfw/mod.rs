@@ -11,7 +11,10 @@ pub mod execute;
 pub mod fault;
 pub mod header;
 pub mod interval;
+#[cfg(any(test, feature = "testing"))]
+pub mod judge;
 pub mod live;
+pub mod log;
 pub mod memo;
 pub mod notes;
 pub mod oracle;

@@ -89,7 +89,9 @@ fn spoil_test(test: &mut Test, planted: Planted) {
         Test::IcmpTypes(_) if planted.has(Fault::IcmpTypeIgnored) => *test = Test::Protocol(1),
         Test::In if planted.has(Fault::DirectionExchanged) => *test = Test::Out,
         Test::Out if planted.has(Fault::DirectionExchanged) => *test = Test::In,
-        Test::Interface(role @ InterfaceRole::Via, _) if planted.has(Fault::ViaMeansRecv) => *role = InterfaceRole::Recv,
+        Test::Interface(role @ InterfaceRole::Via, _) if planted.has(Fault::ViaMeansRecv) => {
+            *role = InterfaceRole::Recv
+        }
         Test::Interface(_, wanted) => {
             if let InterfaceMatch::Pattern(pattern) = wanted
                 && planted.has(Fault::PatternTakenLiterally)

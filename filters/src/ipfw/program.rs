@@ -5,6 +5,9 @@
 //! *header* tests are in the [`Classifier`]; *mixed* ones, blocks whose terms ask for several header fields, are made once for each key
 //! when a trace is built; *residual* ones are made on each packet. Header tests have no side effects, so making them first changes nothing.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use ferrule_config::ipfw::ast::{
     Argument, DEFAULT_RULE, DEFAULT_SET, ForwardTo, Limit, NatInstance, ReturnTo, Rule, Tag,
 };
@@ -13,7 +16,9 @@ use super::classify::Classifier;
 use super::dynamic::{NameFilter, NameId, RuleRef};
 use super::fault::Planted;
 use super::header::Atom;
+use super::log::LogBudget;
 use super::residual::Check;
+use super::table::TableId;
 
 /// What compiling needs to know beside the rules.
 #[derive(Clone, Debug, Default)]
@@ -22,8 +27,12 @@ pub struct Options {
     pub disabled_sets: u32,
     /// What rule 65535 does.
     pub default_to_accept: bool,
+    /// `net.inet.ip.fw.verbose_limit`: records of a rule that names no `logamount`; 0 is without limit.
+    pub verbose_limit: u32,
     /// Names of the ports, by number.
     pub ports: Vec<String>,
+    /// Tables by name. A rule that names another never finds anything there.
+    pub tables: HashMap<String, TableId>,
     /// A fault to be found by tests.
     pub planted: Planted,
 }
@@ -158,8 +167,8 @@ pub struct RuleFacts {
     pub number: u16,
     /// Its set.
     pub set: u8,
-    /// `log`, with the amount in force.
-    pub log: Option<ferrule_config::ipfw::ast::Log>,
+    /// `log`, with what may still be written.
+    pub log: Option<Arc<LogBudget>>,
     /// `tag`, `untag`.
     pub tag: Option<Tag>,
     /// The entry that carries its action; [`NO_ENTRY`] in a disabled set.
@@ -170,6 +179,8 @@ pub struct RuleFacts {
     pub slot: u32,
     /// See [`RuleFacts::slot`].
     pub generation: u32,
+    /// Whether all that its action does is to let pass.
+    pub just_allows: bool,
 }
 
 /// No entry.
@@ -195,6 +206,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// Whether any rule looks for states.
+    pub fn has_states(&self) -> bool {
+        self.entries.iter().any(|entry| matches!(entry.act, Act::Probe(_) | Act::CheckState(_)))
+    }
+
     /// Index of the rule at a place of counters.
     #[inline(always)]
     pub fn rule_at(&self, slot: u32) -> Option<u32> {

@@ -4,16 +4,18 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ferrule_config::ipfw::ast::{
-    Addresses, Argument, Bits, FragmentBits, InterfaceMatch, InterfaceRole, LookupKey, Numbers, Side,
-    TableValueTest, Test, ValueKind,
+    Addresses, Argument, Bits, FragmentBits, InterfaceMatch, InterfaceRole, LookupKey, Numbers, Side, TableValueTest,
+    Test, ValueKind,
 };
 use ferrule_config::ipfw::table::TableValue;
 use ferrule_dataplane::packet::{Family, Flags, L3, Packet, PortId};
 use ferrule_dataplane::stage::Hook;
 
+use super::dynamic::FlowKey;
 use super::fault::{Fault, Planted};
 use super::header::{Atom, detail_of, has_ports, interfaces_of, kind_of, ports_of};
 use super::notes::Notes;
+use super::table::{TableId, Tables};
 
 /// One test of an entry.
 #[derive(Clone, Debug)]
@@ -29,8 +31,47 @@ pub enum Check {
 pub enum Need {
     /// A header field.
     Atom(Atom),
-    /// Something else.
-    Test(Test),
+    /// Something else, perhaps in a table.
+    Test(Test, TableId),
+}
+
+/// The table of a name that is none.
+pub const NO_TABLE: TableId = TableId(u16::MAX);
+
+/// The table that a test looks into, by name.
+pub fn table_of(test: &Test) -> Option<&str> {
+    match test {
+        Test::MacTable(_, name, _)
+        | Test::Lookup(_, name)
+        | Test::FlowTable(name, _)
+        | Test::Address(_, Addresses::Table(name, _))
+        | Test::Interface(_, InterfaceMatch::Table(name, _)) => Some(name),
+        _ => None,
+    }
+}
+
+/// What a worker's tables say.
+pub fn ask(tables: &Tables, table: TableId, question: Question) -> Option<TableValue> {
+    let found = match question {
+        Question::Address(IpAddr::V4(address)) => tables.lookup4(table, address.to_bits()),
+        Question::Address(IpAddr::V6(address)) => tables.lookup6(table, address.to_bits()),
+        Question::Number(number) => tables.lookup_number(table, number),
+        Question::Interface(port) => tables.lookup_interface(table, port),
+        Question::Mac(mac) => tables.lookup_mac(table, mac),
+        Question::Flow { source, destination, protocol } => {
+            let key = match (source.0, destination.0) {
+                (IpAddr::V4(from), IpAddr::V4(to)) => {
+                    FlowKey::v4(from.to_bits(), to.to_bits(), protocol, source.1, destination.1)
+                }
+                (IpAddr::V6(from), IpAddr::V6(to)) => {
+                    FlowKey::v6(from.to_bits(), to.to_bits(), protocol, source.1, destination.1)
+                }
+                _ => return None,
+            };
+            tables.lookup_flow(table, &key)
+        }
+    };
+    found.map(|index| tables.value(index))
 }
 
 /// What a table is asked for.
@@ -58,7 +99,7 @@ pub enum Question {
 /// The box around the rules, as tests ask for it.
 pub trait Surroundings {
     /// What a table says.
-    fn look_up(&self, table: &str, question: Question) -> Option<TableValue>;
+    fn look_up(&self, table: TableId, question: Question) -> Option<TableValue>;
     /// Whether the address is the box's own.
     fn is_own(&self, address: IpAddr) -> bool;
     /// Whether the port has this address.
@@ -160,7 +201,7 @@ impl Scene<'_> {
             Check::Block(terms) => terms.iter().any(|(not, need)| {
                 let holds = match need {
                     Need::Atom(atom) => self.holds(atom),
-                    Need::Test(test) => self.test(test, argument, around),
+                    Need::Test(test, table) => self.test(test, *table, argument, around),
                 };
                 holds != *not
             }),
@@ -237,7 +278,7 @@ impl Scene<'_> {
 
     fn table(
         &self,
-        name: &str,
+        name: TableId,
         question: Question,
         wanted: Option<TableValueTest>,
         argument: &mut TableValue,
@@ -254,25 +295,25 @@ impl Scene<'_> {
         }
     }
 
-    fn test(&self, test: &Test, argument: &mut TableValue, around: &impl Surroundings) -> bool {
+    fn test(&self, test: &Test, name: TableId, argument: &mut TableValue, around: &impl Surroundings) -> bool {
         let p = self.packet;
         let h = p.frame.header();
         let (v4, v6) = (p.family == Family::V4, p.family == Family::V6);
         match test {
-            Test::Address(side, addresses) => self.addresses(*side, addresses, argument, around),
+            Test::Address(side, addresses) => self.addresses(*side, addresses, name, argument, around),
             Test::Mac { destination, source } => {
                 let same = |side, want: [u8; 6], mask| self.mac(side, mask).is_some_and(|mac| mac == want);
                 same(Side::Destination, destination.address, destination.mask)
                     && same(Side::Source, source.address, source.mask)
             }
-            Test::MacTable(side, name, wanted) => self
+            Test::MacTable(side, _, wanted) => self
                 .mac(*side, [0xff; 6])
                 .is_some_and(|mac| self.table(name, Question::Mac(mac), *wanted, argument, around)),
             Test::MacType(types) => self.layer2 && types.iter().any(|r| (r.low..=r.high).contains(&word(h, 12))),
-            Test::Lookup(key, name) => {
+            Test::Lookup(key, _) => {
                 self.question(key).is_some_and(|question| self.table(name, question, None, argument, around))
             }
-            Test::FlowTable(name, wanted) => {
+            Test::FlowTable(_, wanted) => {
                 let ends = self.address(Side::Source).zip(self.address(Side::Destination));
                 ends.is_some_and(|(source, destination)| {
                     let source = (source, self.port(Side::Source));
@@ -281,7 +322,7 @@ impl Scene<'_> {
                     self.table(name, flow, *wanted, argument, around)
                 })
             }
-            Test::Interface(role, wanted) => self.interface(*role, wanted, argument, around),
+            Test::Interface(role, wanted) => self.interface(*role, wanted, name, argument, around),
             Test::Fragment(bits) => self.fragment(*bits),
             Test::IpId(numbers) => v4 && listed(numbers, word(h, L3 + 4).into(), argument.skipto),
             Test::IpLength(numbers) => {
@@ -378,6 +419,7 @@ impl Scene<'_> {
         &self,
         side: Side,
         addresses: &Addresses,
+        name: TableId,
         argument: &mut TableValue,
         around: &impl Surroundings,
     ) -> bool {
@@ -386,9 +428,7 @@ impl Scene<'_> {
             (Addresses::Me, IpAddr::V6(_)) if self.planted.has(Fault::MeIgnoresV6) => false,
             (Addresses::Me, _) => around.is_own(address),
             (Addresses::Me6, _) => address.is_ipv6() && around.is_own(address),
-            (Addresses::Table(name, wanted), _) => {
-                self.table(name, Question::Address(address), *wanted, argument, around)
-            }
+            (Addresses::Table(_, wanted), _) => self.table(name, Question::Address(address), *wanted, argument, around),
             (Addresses::V4(list), IpAddr::V4(address)) => {
                 list.iter().any(|m| address.to_bits() & m.mask.to_bits() == m.address.to_bits())
             }
@@ -403,6 +443,7 @@ impl Scene<'_> {
         &self,
         role: InterfaceRole,
         wanted: &InterfaceMatch,
+        name: TableId,
         argument: &mut TableValue,
         around: &impl Surroundings,
     ) -> bool {
@@ -419,9 +460,7 @@ impl Scene<'_> {
         match wanted {
             InterfaceMatch::Address4(address) => around.has_address(port, IpAddr::V4(*address)),
             InterfaceMatch::Address6(address) => around.has_address(port, IpAddr::V6(*address)),
-            InterfaceMatch::Table(name, wanted) => {
-                self.table(name, Question::Interface(port), *wanted, argument, around)
-            }
+            InterfaceMatch::Table(_, wanted) => self.table(name, Question::Interface(port), *wanted, argument, around),
             _ => false,
         }
     }

@@ -8,12 +8,14 @@
 use std::sync::Arc;
 
 use ferrule_dataplane::batch::{BATCH_MAX, Batch};
+use ferrule_dataplane::packet::hash::{self, HashSeed};
 use ferrule_dataplane::packet::{Family, Flags, Packet};
 use ferrule_dataplane::stage::{Context, Hook, Stage};
 use ferrule_dataplane::verdict::{DropReason, Verdict};
 
-use super::around::{Around, Holdings};
+use super::around::{Around, Holdings, facts_of};
 use super::counters::CounterRow;
+use super::dynamic::{Direction, FlowKey, NameFilter, RuleRef, StateIndex};
 use super::execute::{self, Decision, Walk, bytes_of};
 use super::live::Live;
 use super::memo::{DENY, Memo, PLAIN, SLOT, TraceId};
@@ -22,6 +24,9 @@ use super::refuse;
 
 /// The key of what is not judged.
 const NOT_JUDGED: u64 = u64::MAX;
+
+/// States looked at for their end in one turn.
+const SWEEP: usize = 64;
 
 /// What the In hook found out about a packet.
 #[derive(Clone, Copy, Default)]
@@ -32,6 +37,8 @@ struct Seen {
     addresses: u64,
     /// The part of its key that is its own.
     key: u64,
+    /// Its state, the way it goes and the groups that were asked.
+    state: Option<(StateIndex, Direction, NameFilter)>,
 }
 
 /// Counts that belong together, not yet booked.
@@ -53,8 +60,14 @@ pub struct Ipfw {
     /// States, tables, notes and what else rules reach.
     holdings: Holdings,
     keys: Box<[u64; BATCH_MAX]>,
+    fresh: bool,
     seen: Box<[Seen; BATCH_MAX]>,
+    /// Whether any rule looks for states.
+    has_states: bool,
+    /// What the holdings counted at the last In hook.
+    orphans: u64,
     seed: u64,
+    now: u64,
     second: u64,
 }
 
@@ -69,11 +82,15 @@ impl Ipfw {
             counters: loaded.counters.get(worker).cloned().unwrap_or_default(),
             worker,
             memo: Memo::new(&program, seed),
+            has_states: program.has_states(),
+            orphans: 0,
             program,
             holdings,
             keys: Box::new([0; BATCH_MAX]),
+            fresh: false,
             seen: Box::new([Seen::default(); BATCH_MAX]),
             seed,
+            now: u64::MAX,
             second: 0,
         }
     }
@@ -81,7 +98,11 @@ impl Ipfw {
     /// Takes another program up, where there is one.
     #[inline(always)]
     fn follow(&mut self, now: u64) {
-        self.second = now / 1_000_000_000;
+        if now != self.now {
+            self.now = now;
+            self.second = now / 1_000_000_000;
+            self.holdings.turn(now);
+        }
         if self.live.generation() != self.generation {
             self.take_up();
         }
@@ -94,13 +115,15 @@ impl Ipfw {
         self.program = loaded.program.clone();
         self.counters = loaded.counters.get(self.worker).cloned().unwrap_or_default();
         self.memo = Memo::new(&self.program, self.seed);
+        self.has_states = self.program.has_states();
         self.seen.fill(Seen::default());
-        self.holdings.program_changed(&self.program);
     }
 
     /// Keys of the batch.
     #[inline(always)]
     fn classify(&mut self, hook: Hook, batch: &Batch) {
+        // Good for the Out hook that follows the In hook of the same batch, and only for that.
+        let fresh = std::mem::replace(&mut self.fresh, hook == Hook::In);
         let Ipfw { program, memo, keys, seen, .. } = self;
         let classifier = &program.classifier;
         for ((packet, key), seen) in batch.packets().iter().zip(keys.iter_mut()).zip(seen.iter_mut()) {
@@ -110,11 +133,16 @@ impl Ipfw {
             }
             let own = if hook == Hook::In {
                 let own = classifier.packet_key(packet, false);
-                *seen = Seen { identity: identity(packet), addresses: addresses(packet), key: own };
+                *seen = Seen { identity: identity(packet), addresses: addresses(packet), key: own, state: None };
                 own
-            } else if seen.identity == identity(packet) && seen.addresses == addresses(packet) {
+            } else if fresh
+                && seen.identity == identity(packet)
+                && seen.identity != u64::MAX
+                && seen.addresses == addresses(packet)
+            {
                 seen.key
             } else {
+                seen.state = None;
                 classifier.packet_key(packet, false)
             };
             *key = own + classifier.interface_key(packet, hook);
@@ -130,9 +158,17 @@ impl Ipfw {
             let Some(&key) = self.keys.get(at).filter(|key| **key != NOT_JUDGED) else { continue };
             let Some(packet) = batch.packets_mut().get_mut(at) else { break };
             let id = self.memo.find(key);
-            if id & PLAIN == 0 && !self.is_quiet(id) {
-                self.walk(hook, key, packet, context);
-                continue;
+            let mut id = id;
+            if id & PLAIN == 0 {
+                let trace = self.memo.trace(id);
+                if !trace.is_some_and(|trace| trace.is_quiet) {
+                    let by_state = trace.and_then(|trace| trace.probe).and_then(|name| self.by_state(at, name, packet));
+                    let Some(allowed) = by_state else {
+                        self.walk(hook, key, packet, context);
+                        continue;
+                    };
+                    id = allowed;
+                }
             }
             if id != pending.id {
                 self.book(&pending);
@@ -167,9 +203,49 @@ impl Ipfw {
         self.book(&pending);
     }
 
+    /// Asks for the memory of the states that the batch's packets will be looked for in.
+    #[inline(never)]
+    fn prefetch_states(&mut self, batch: &mut Batch, seed: HashSeed) {
+        for (packet, key) in batch.packets_mut().iter_mut().zip(self.keys.iter()) {
+            if *key != NOT_JUDGED && !packet.flags.has(Flags::FRAGMENT) {
+                self.holdings.states.prefetch_bucket(hash::of(seed, packet));
+            }
+        }
+        for (packet, key) in batch.packets().iter().zip(self.keys.iter()) {
+            if *key != NOT_JUDGED && packet.flags.has(Flags::HASHED) {
+                self.holdings.states.prefetch_state(packet.hash);
+            }
+        }
+    }
+
+    /// A packet whose trace begins with a look-up of states, where it has one whose rule just lets it pass: what to book. None, with nothing
+    /// done, where there is more to it.
     #[inline(always)]
-    fn is_quiet(&self, id: TraceId) -> bool {
-        self.memo.trace(id).is_some_and(|trace| trace.is_quiet)
+    fn by_state(&mut self, at: usize, name: NameFilter, packet: &Packet) -> Option<TraceId> {
+        // ICMP and fragments are found by another hash; the walk knows it.
+        if !packet.flags.has(Flags::HASHED) || packet.flags.has(Flags::FRAGMENT) || matches!(packet.protocol, 1 | 58) {
+            return None;
+        }
+        let seen = self.seen.get_mut(at)?;
+        let states = &mut self.holdings.states;
+        let hit = match seen.state {
+            Some((index, direction, groups)) if self.orphans == self.holdings.orphans && groups == name => {
+                states.touch(index, direction, &facts_of(packet))?
+            }
+            _ => {
+                let key = FlowKey::of(packet)?;
+                let (program, facts) = (&self.program, facts_of(packet));
+                let good = |made_by: RuleRef| {
+                    program
+                        .rule_of(made_by)
+                        .and_then(|rule| program.rules.get(rule as usize))
+                        .is_some_and(|r| r.just_allows)
+                };
+                states.probe_if(&key, name, packet.hash, &facts, good)?
+            }
+        };
+        seen.state = Some((hit.index, hit.direction, name));
+        Some(PLAIN | hit.rule.index)
     }
 
     fn carry_out_quiet(&self, id: TraceId, packet: &mut Packet) {
@@ -248,10 +324,13 @@ fn is_judged(packet: &Packet) -> bool {
 
 #[inline(always)]
 fn identity(packet: &Packet) -> u64 {
+    if packet.family != Family::V4 {
+        return u64::MAX;
+    }
     u64::from(packet.frame.buffer()) << 32 | u64::from(packet.source_port) << 16 | u64::from(packet.destination_port)
 }
 
-/// IPv4 addresses as one word; what is not IPv4 gives one that no packet has, its own as both.
+/// IPv4 addresses as one word.
 #[inline(always)]
 fn addresses(packet: &Packet) -> u64 {
     u64::from(packet.source_v4()) << 32 | u64::from(packet.destination_v4())
@@ -272,7 +351,23 @@ impl Stage for Ipfw {
             }
         }
         self.classify(hook, batch);
+        if self.has_states {
+            if hook == Hook::In {
+                self.prefetch_states(batch, context.shared.seed);
+                self.orphans = self.holdings.orphans;
+            }
+        }
         self.decide(hook, batch, context);
+    }
+
+    fn poll(&mut self, batch: &mut Batch, context: &mut Context<'_>) {
+        let _ = batch;
+        self.follow(context.now);
+        self.holdings.states.sweep(SWEEP, |_| {}, |_| {});
+    }
+
+    fn needs_flow_owner(&self) -> bool {
+        true
     }
 
     fn passes_plain(&mut self, now: u64) -> bool {
@@ -285,3 +380,6 @@ impl Stage for Ipfw {
         self.book(&Pending { id, packets: packets * 2, bytes: bytes * 2 });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -53,7 +53,8 @@ impl<E: Entry> Levels<E> {
             if low > u128::from(u32::MAX) {
                 break;
             }
-            let high = intervals.get(at + 1).map_or(u128::from(u32::MAX), |next| (next.0 - 1).min(u128::from(u32::MAX)));
+            let high =
+                intervals.get(at + 1).map_or(u128::from(u32::MAX), |next| (next.0 - 1).min(u128::from(u32::MAX)));
             levels.fill(low as u32, high as u32, class)?;
         }
         Some(levels)

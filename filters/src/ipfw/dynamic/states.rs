@@ -227,6 +227,20 @@ impl States {
         Some(self.refresh(index, direction, facts))
     }
 
+    /// As [`States::probe`], but where `good` says no of the state's rule nothing is done and nothing found.
+    #[inline(always)]
+    pub fn probe_if(
+        &mut self,
+        key: &FlowKey,
+        name: NameFilter,
+        hash: u32,
+        facts: &PacketFacts,
+        good: impl FnOnce(RuleRef) -> bool,
+    ) -> Option<Hit> {
+        let (index, direction) = self.find(key, name.number(), hash)?;
+        good(self.states.get(index as usize)?.rule).then(|| self.refresh(index, direction, facts))
+    }
+
     /// Counts a packet whose state is known from another pass of the same turn.
     #[inline]
     pub fn touch(&mut self, index: StateIndex, direction: Direction, facts: &PacketFacts) -> Option<Hit> {

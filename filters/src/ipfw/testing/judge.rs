@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::ipfw::oracle::{Annotations, Counter, LogEntry, Oracle, Outcome, Pass, Resume, Setup, State, Way};
+use crate::ipfw::oracle::{Annotations, Counter, LogEntry, Oracle, Outcome, Pass, Resume, Setup, State};
 use ferrule_config::ipfw::ast::StateName;
 
 use crate::ipfw::oracle::Flow;
@@ -46,10 +46,10 @@ pub struct StateRow {
     pub rule: usize,
     /// Second in which it ends.
     pub expire: u64,
-    /// Packets in the direction given, and back.
-    pub packets: [u64; 2],
+    /// Packets of both directions, as `ipfw -d list` shows them.
+    pub packets: u64,
     /// Bytes likewise.
-    pub bytes: [u64; 2],
+    pub bytes: u64,
 }
 
 impl StateRow {
@@ -60,14 +60,9 @@ impl StateRow {
             name: state.name.clone(),
             rule: state.rule,
             expire: state.expire,
-            packets: state.packets,
-            bytes: state.bytes,
+            packets: state.packets.iter().sum(),
+            bytes: state.bytes.iter().sum(),
         }
-    }
-
-    /// Packets that went this way.
-    pub fn packets(&self, way: Way) -> u64 {
-        self.packets[if way == Way::Forward { 0 } else { 1 }]
     }
 }
 
