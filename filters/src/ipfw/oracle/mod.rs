@@ -43,3 +43,4 @@ pub use pass::{Direction, Pass};
 pub use setup::{Environment, Interface, Lifetimes, Route, Settings, Setup};
 pub use state::{Flow, State, Way};
 pub use table::{Table, Tables};
+pub use view::{Family, View};

@@ -45,10 +45,10 @@ pub struct StateRow {
     pub rule: usize,
     /// Second in which it ends.
     pub expire: u64,
-    /// Packets in the direction given, and back.
-    pub packets: [u64; 2],
+    /// Packets of both directions, as `ipfw -d list` shows them.
+    pub packets: u64,
     /// Bytes likewise.
-    pub bytes: [u64; 2],
+    pub bytes: u64,
 }
 
 impl StateRow {
@@ -59,8 +59,8 @@ impl StateRow {
             name: state.name.clone(),
             rule: state.rule,
             expire: state.expire,
-            packets: state.packets,
-            bytes: state.bytes,
+            packets: state.packets.iter().sum(),
+            bytes: state.bytes.iter().sum(),
         }
     }
 }
