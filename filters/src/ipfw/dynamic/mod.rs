@@ -35,5 +35,5 @@ mod wheel;
 pub use key::{FlowKey, NameFilter, NameId, Names, PacketFacts, state_hash};
 pub use settings::{Settings, Shared};
 pub use state::{Direction, RuleRef};
-pub use states::{Hit, InstallError, LimitTo, NewState, StateIndex, States};
+pub use states::{Candidate, Hit, InstallError, LimitTo, NewState, StateIndex, States};
 pub use view::{Fate, Keepalive, StateView};

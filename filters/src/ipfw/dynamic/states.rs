@@ -22,6 +22,15 @@ const PARENTS_PER_SWEEP: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StateIndex(pub u32);
 
+/// The state that a hash most likely leads to; good as long as a [`StateIndex`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Candidate(u32);
+
+impl Candidate {
+    /// None: the bucket is searched.
+    pub const NONE: Candidate = Candidate(NONE);
+}
+
 /// The state that a packet belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hit {
@@ -203,18 +212,20 @@ impl States {
         self.buckets.prefetch(hash);
     }
 
-    /// Second stage: asks for the state that a probe of this hash will read.
+    /// Second stage: asks for the state that a probe of this hash will most likely want, and tells which it is.
     #[inline(always)]
-    pub fn prefetch_state(&self, hash: u32) {
-        if let Some(state) = self.buckets.candidate(hash).and_then(|index| self.states.get(index as usize)) {
+    pub fn prefetch_state(&self, hash: u32) -> Candidate {
+        let candidate = self.buckets.candidate(hash).unwrap_or(NONE);
+        if let Some(state) = self.states.get(candidate as usize) {
             prefetch(state);
         }
+        Candidate(candidate)
     }
 
     /// Third stage, for IPv6 packets only: asks for the state's addresses.
     #[inline(always)]
-    pub fn prefetch_addresses(&self, hash: u32) {
-        let state = self.buckets.candidate(hash).and_then(|index| self.states.get(index as usize));
+    pub fn prefetch_addresses(&self, candidate: Candidate) {
+        let state = self.states.get(candidate.0 as usize);
         if let Some(pair) = state.filter(|s| s.flags & V6 != 0).and_then(|s| self.pairs.get(s.addresses as usize)) {
             prefetch(pair);
         }
@@ -225,6 +236,44 @@ impl States {
     pub fn probe(&mut self, key: &FlowKey, name: NameFilter, hash: u32, facts: &PacketFacts) -> Option<Hit> {
         let (index, direction) = self.find(key, name.number(), hash)?;
         Some(self.refresh(index, direction, facts))
+    }
+
+    /// As [`States::probe`], with what [`States::prefetch_state`] told: the bucket is not searched again where the candidate is the one.
+    #[inline(always)]
+    pub fn probe_candidate(
+        &mut self,
+        candidate: Candidate,
+        key: &FlowKey,
+        name: NameFilter,
+        hash: u32,
+        facts: &PacketFacts,
+    ) -> Option<Hit> {
+        if let Some(state) = self.states.get(candidate.0 as usize) {
+            let wanted = name.number();
+            let (same, ports) = match *key {
+                FlowKey::V4 { addresses, ports, protocol } => {
+                    let same = state.protocol == protocol && state.flags & (LIVE | V6) == LIVE;
+                    let forward = same && state.addresses == addresses;
+                    let reverse = same && state.addresses == addresses.rotate_left(32);
+                    ((forward, reverse), ports)
+                }
+                FlowKey::V6 { source, destination, ports, protocol, zone } => {
+                    let same =
+                        state.protocol == protocol && state.flags & (LIVE | V6) == LIVE | V6 && state.zone == zone;
+                    let pair = self.pairs.get(state.addresses as usize).filter(|_| same);
+                    let forward = pair == Some(&[source, destination]);
+                    let reverse = pair == Some(&[destination, source]);
+                    ((forward, reverse), ports)
+                }
+            };
+            let forward = same.0 & (state.ports == ports);
+            let reverse = same.1 & (state.ports == ports.rotate_left(16));
+            if (forward | reverse) & ((wanted == 0) | (state.name == wanted)) {
+                let direction = if forward { Direction::Forward } else { Direction::Reverse };
+                return Some(self.refresh(candidate.0, direction, facts));
+            }
+        }
+        self.probe(key, name, hash, facts)
     }
 
     /// Counts a packet whose state is known from another pass of the same turn.
