@@ -17,6 +17,8 @@ use ferrule_filters::ipfw::dynamic::{
 use ferrule_filters::ipfw::table::{AddMode, TableId, TableSet, Tables};
 
 const BATCH: usize = 256;
+/// Packets of one step of prefetching.
+const STEP: usize = 16;
 const RULE: RuleRef = RuleRef { index: 1, generation: 0 };
 
 struct Random(u64);
@@ -100,19 +102,29 @@ fn probe_batch<P>(
 ) {
     let facts = PacketFacts { length: 60, ..PacketFacts::default() };
     let mut candidates = [Candidate::NONE; BATCH];
-    for packet in batch {
-        states.prefetch_bucket(hash(packet));
-    }
-    for (candidate, packet) in candidates.iter_mut().zip(batch) {
-        *candidate = states.prefetch_state(hash(packet));
-    }
-    if v6 {
-        candidates.iter().for_each(|candidate| states.prefetch_addresses(*candidate));
-    }
-    for (candidate, packet) in candidates.iter().zip(batch) {
-        let (key, hash) = key(packet);
-        let hit = states.probe_candidate(*candidate, &key, NameFilter::Name(NameId::DEFAULT), hash, &facts);
-        assert!(black_box(hit.map(|hit| hit.rule.index)) == Some(RULE.index));
+    // In steps of a few packets, so that no more loads are under way than the processor can keep.
+    let steps = batch.len().div_ceil(STEP);
+    let part = |step: usize| step * STEP..((step + 1) * STEP).min(batch.len());
+    for step in 0..steps + 3 {
+        if step < steps {
+            batch[part(step)].iter().for_each(|packet| states.prefetch_bucket(hash(packet)));
+        }
+        if step >= 1 && step < steps + 1 {
+            for place in part(step - 1) {
+                candidates[place] = states.prefetch_state(hash(&batch[place]));
+            }
+        }
+        if v6 && step >= 2 && step < steps + 2 {
+            candidates[part(step - 2)].iter().for_each(|candidate| states.prefetch_addresses(*candidate));
+        }
+        if step >= 3 {
+            for place in part(step - 3) {
+                let (key, hash) = key(&batch[place]);
+                let name = NameFilter::Name(NameId::DEFAULT);
+                let hit = states.probe_candidate(candidates[place], &key, name, hash, &facts);
+                assert!(black_box(hit.map(|hit| hit.rule.index)) == Some(RULE.index));
+            }
+        }
     }
 }
 
@@ -183,10 +195,13 @@ fn dynamic() {
 /// What a pass costs with keys from `keys` in order, as a batch goes.
 fn look_up_all(tables: &Tables, id: TableId, keys: &[u32]) {
     for batch in keys.chunks(BATCH) {
-        batch.iter().for_each(|key| tables.prefetch4(id, *key));
-        batch.iter().for_each(|key| tables.prefetch4_line(id, *key));
-        for key in batch {
-            black_box(tables.lookup4(id, *key));
+        for step in 0..BATCH / STEP + 2 {
+            let part = |step: usize| batch.get(step * STEP..(step + 1) * STEP).unwrap_or_default();
+            part(step).iter().for_each(|key| tables.prefetch4(id, *key));
+            part(step.wrapping_sub(1) & 0xffff).iter().for_each(|key| tables.prefetch4_line(id, *key));
+            for key in part(step.wrapping_sub(2) & 0xffff) {
+                black_box(tables.lookup4(id, *key));
+            }
         }
     }
 }

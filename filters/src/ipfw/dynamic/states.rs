@@ -110,6 +110,12 @@ pub enum InstallError {
 /// IPv6 source and destination; the first is the number of the next free pair while this one is free.
 type Pair = [u128; 2];
 
+/// Whether the pair is these two: in one go, where `==` of arrays may become a call.
+#[inline(always)]
+fn is_pair(pair: &Pair, first: u128, second: u128) -> bool {
+    (pair[0] ^ first) | (pair[1] ^ second) == 0
+}
+
 /// The states of one worker.
 pub struct States {
     shared: Arc<Shared>,
@@ -252,17 +258,19 @@ impl States {
             let wanted = name.number();
             let (same, ports) = match *key {
                 FlowKey::V4 { addresses, ports, protocol } => {
-                    let same = state.protocol == protocol && state.flags & (LIVE | V6) == LIVE;
-                    let forward = same && state.addresses == addresses;
-                    let reverse = same && state.addresses == addresses.rotate_left(32);
+                    // Without branches: which of them is false is as random as the traffic.
+                    let same = (state.protocol == protocol) & (state.flags & (LIVE | V6) == LIVE);
+                    let forward = same & (state.addresses == addresses);
+                    let reverse = same & (state.addresses == addresses.rotate_left(32));
                     ((forward, reverse), ports)
                 }
                 FlowKey::V6 { source, destination, ports, protocol, zone } => {
                     let same =
-                        state.protocol == protocol && state.flags & (LIVE | V6) == LIVE | V6 && state.zone == zone;
-                    let pair = self.pairs.get(state.addresses as usize).filter(|_| same);
-                    let forward = pair == Some(&[source, destination]);
-                    let reverse = pair == Some(&[destination, source]);
+                        (state.protocol == protocol) & (state.flags & (LIVE | V6) == LIVE | V6) & (state.zone == zone);
+                    // Of an IPv4 state this is some pair or none; it is not used then.
+                    let pair = self.pairs.get(state.addresses as usize).unwrap_or(&[0; 2]);
+                    let forward = same & is_pair(pair, source, destination);
+                    let reverse = same & is_pair(pair, destination, source);
                     ((forward, reverse), ports)
                 }
             };
@@ -304,8 +312,8 @@ impl States {
                     return None;
                 }
                 let pair = self.pairs.get(state.addresses as usize)?;
-                let forward = *pair == [source, destination] && state.ports == ports;
-                let reverse = *pair == [destination, source] && state.ports == ports.rotate_left(16);
+                let forward = is_pair(pair, source, destination) && state.ports == ports;
+                let reverse = is_pair(pair, destination, source) && state.ports == ports.rotate_left(16);
                 if !(forward | reverse) || (name != 0 && state.name != name) {
                     return None;
                 }
