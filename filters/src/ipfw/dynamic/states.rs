@@ -254,6 +254,20 @@ impl States {
         hash: u32,
         facts: &PacketFacts,
     ) -> Option<Hit> {
+        self.probe_candidate_if(candidate, key, name, hash, facts, |_| true)
+    }
+
+    /// As [`States::probe_candidate`], but where `good` says no of the state's rule nothing is done and nothing found.
+    #[inline(always)]
+    pub fn probe_candidate_if(
+        &mut self,
+        candidate: Candidate,
+        key: &FlowKey,
+        name: NameFilter,
+        hash: u32,
+        facts: &PacketFacts,
+        good: impl FnOnce(RuleRef) -> bool,
+    ) -> Option<Hit> {
         if let Some(state) = self.states.get(candidate.0 as usize) {
             let wanted = name.number();
             let (same, ports) = match *key {
@@ -278,10 +292,24 @@ impl States {
             let reverse = same.1 & (state.ports == ports.rotate_left(16));
             if (forward | reverse) & ((wanted == 0) | (state.name == wanted)) {
                 let direction = if forward { Direction::Forward } else { Direction::Reverse };
-                return Some(self.refresh(candidate.0, direction, facts));
+                return good(state.rule).then(|| self.refresh(candidate.0, direction, facts));
             }
         }
-        self.probe(key, name, hash, facts)
+        self.probe_if(key, name, hash, facts, good)
+    }
+
+    /// As [`States::probe`], but where `good` says no of the state's rule nothing is done and nothing found.
+    #[inline(always)]
+    pub fn probe_if(
+        &mut self,
+        key: &FlowKey,
+        name: NameFilter,
+        hash: u32,
+        facts: &PacketFacts,
+        good: impl FnOnce(RuleRef) -> bool,
+    ) -> Option<Hit> {
+        let (index, direction) = self.find(key, name.number(), hash)?;
+        good(self.states.get(index as usize)?.rule).then(|| self.refresh(index, direction, facts))
     }
 
     /// Counts a packet whose state is known from another pass of the same turn.
