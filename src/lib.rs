@@ -7,6 +7,7 @@ pub mod control;
 pub mod daemon;
 pub mod doctor;
 pub mod failure;
+pub mod ipfw;
 pub mod kernel;
 pub mod lab;
 pub mod log;

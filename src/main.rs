@@ -6,10 +6,15 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ferrule::cli::{self, Cli};
+use ferrule::ipfw::shim;
 use ferrule::log;
 use ferrule::program::Ferrule;
 
 fn main() -> ExitCode {
+    // Inside the user's script we are `ipfw`, `sysctl` and their kin.
+    if let Some(code) = shim::main() {
+        return code;
+    }
     let cli = Cli::parse();
     match cli::dispatch(cli, &Ferrule, &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -124,6 +124,8 @@ pub enum Action {
     Divert(Argument),
     /// `tee PORT`.
     Tee(Argument),
+    /// `eaction NAME INSTANCE`, and what is written without the keyword: `nat64lsn`, `nat64stl`, `nat64clat`, `nptv6 INSTANCE`.
+    External(String, String),
 }
 
 /// Where `return` goes.
@@ -222,7 +224,7 @@ pub enum Side {
 }
 
 /// From and to, both included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub struct Range<T> {
     /// First.
     pub low: T,
@@ -312,7 +314,7 @@ pub struct TableValueTest {
 }
 
 /// Parts of a table's values (`valtype`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub enum ValueKind {
     /// `skipto`
     SkipTo,
@@ -440,6 +442,8 @@ pub enum Test {
         /// Source.
         source: MaskedMac,
     },
+    /// `src-mac table(NAME[,VALUE])`, `dst-mac ...`.
+    MacTable(Side, TableName, Option<TableValueTest>),
     /// `mac-type`.
     MacType(Vec<Range<u16>>),
     /// `from X`, `to X`, `src-ip`, `dst-ip`, `src-ip6`, `dst-ip6`.

@@ -3,8 +3,10 @@
 
 use std::net::Ipv6Addr;
 
+use serde::Serialize;
+
 /// A pipe, queue or scheduler as configured by one command.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum DummynetConfig {
     /// `pipe N config`: a link, with a FIFO queue of its own.
     Pipe(PipeConfig),
@@ -15,7 +17,7 @@ pub enum DummynetConfig {
 }
 
 /// `pipe N config`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PipeConfig {
     /// Its number, 1 to 65535.
     pub number: u32,
@@ -34,7 +36,7 @@ pub struct PipeConfig {
 }
 
 /// An empirical distribution of extra delays (`profile FILE`).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Profile {
     /// Its name in the file.
     pub name: String,
@@ -45,7 +47,7 @@ pub struct Profile {
 }
 
 /// `queue N config`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QueueConfig {
     /// Its number.
     pub number: u32,
@@ -60,7 +62,7 @@ pub struct QueueConfig {
 }
 
 /// `sched N config`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SchedulerConfig {
     /// Its number.
     pub number: u32,
@@ -71,7 +73,7 @@ pub struct SchedulerConfig {
 }
 
 /// Kind of a scheduler, its mask and its parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SchedulerParameters {
     /// `type`
     pub kind: SchedulerKind,
@@ -80,7 +82,7 @@ pub struct SchedulerParameters {
 }
 
 /// Kind of a scheduler.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum SchedulerKind {
     /// `fifo`
     Fifo,
@@ -99,7 +101,7 @@ pub enum SchedulerKind {
 }
 
 /// `quantum`, `limit`, `flows` of fq_codel and fq_pie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FqParameters {
     /// Bytes a round (default 1514).
     pub quantum: u32,
@@ -110,7 +112,7 @@ pub struct FqParameters {
 }
 
 /// Parameters of CoDel (RFC 8289).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CodelParameters {
     /// `target` in microseconds (default 5 ms).
     pub target_us: u32,
@@ -121,7 +123,7 @@ pub struct CodelParameters {
 }
 
 /// Parameters of PIE (RFC 8033).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PieParameters {
     /// `target` in microseconds (default 15 ms).
     pub target_us: u32,
@@ -148,7 +150,7 @@ pub struct PieParameters {
 }
 
 /// A queue: its bound, its dropping and its mask.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FlowSet {
     /// Bound (default 50 slots).
     pub size: QueueSize,
@@ -165,7 +167,7 @@ pub struct FlowSet {
 }
 
 /// Bound of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum QueueSize {
     /// Packets.
     Slots(u32),
@@ -174,7 +176,7 @@ pub enum QueueSize {
 }
 
 /// Active queue management.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum QueueManagement {
     /// `droptail`
     DropTail,
@@ -189,7 +191,7 @@ pub enum QueueManagement {
 }
 
 /// `w_q/min_th/max_th/max_p [ecn]`, thresholds in the unit of the queue's size.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RedParameters {
     /// Weight of the average, 0 to 1.
     pub weight: f64,
@@ -204,7 +206,7 @@ pub struct RedParameters {
 }
 
 /// Which bits of a flow's identity tell queues apart; all zero is one queue for all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct FlowMask {
     /// Protocol.
     pub protocol: u8,

@@ -3,10 +3,12 @@
 
 use std::net::Ipv4Addr;
 
+use serde::Serialize;
+
 use super::ast::Range;
 
 /// Configuration of one instance.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct NatConfig {
     /// Number of the instance; 0 is none.
     pub number: u32,
@@ -39,7 +41,7 @@ pub struct NatConfig {
 }
 
 /// One redirection from outside to inside.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Redirect {
     /// `redirect_addr LOCAL[,LOCAL...] PUBLIC`: with several locals, shared out (LSNAT, RFC 2391).
     Address {

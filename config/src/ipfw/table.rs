@@ -3,10 +3,12 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use serde::Serialize;
+
 use super::ast::ValueKind;
 
 /// What a table is looked up by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum TableKind {
     /// `addr`: IPv4 and IPv6 prefixes, longest match.
     Address,
@@ -21,7 +23,7 @@ pub enum TableKind {
 }
 
 /// Fields of a flow table (`flow:src-ip,proto,src-port,dst-ip,dst-port`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct FlowFields {
     /// `src-ip`
     pub source_address: bool,
@@ -36,7 +38,7 @@ pub struct FlowFields {
 }
 
 /// Options of `table NAME create`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TableOptions {
     /// `type`
     pub kind: TableKind,
@@ -55,7 +57,7 @@ pub struct TableOptions {
 }
 
 /// Key of one entry.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum TableKey {
     /// IPv4 prefix; host bits zero.
     V4(Ipv4Addr, u8),
@@ -83,7 +85,7 @@ pub enum TableKey {
 }
 
 /// Value of one entry. A legacy value sets every number to the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct TableValue {
     /// `skipto`, also the legacy number.
     pub skipto: u32,
