@@ -129,6 +129,18 @@ pub trait Stage: Send {
         let _ = context;
     }
 
+    /// Whether every IP packet passes both hooks unseen at present. Plain packets are then not shown to the stage at all but told of
+    /// afterwards ([`Stage::passed`]), and take the way of a gateway without stages. Asked once per batch.
+    fn passes_plain(&mut self, now: Nanos) -> bool {
+        let _ = now;
+        false
+    }
+
+    /// So many packets with so many bytes of IP passed both hooks, see [`Stage::passes_plain`].
+    fn passed(&mut self, packets: u64, bytes: u64) {
+        let _ = (packets, bytes);
+    }
+
     /// Whether both directions of a flow must meet on one worker for this stage.
     fn needs_flow_owner(&self) -> bool {
         false

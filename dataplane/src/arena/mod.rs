@@ -458,7 +458,7 @@ pub fn prefetch<T>(value: &T) {
 
 /// Asks for transparent huge pages behind a large table, so that a random look-up does not miss the TLB too. A kernel without them,
 /// or one that has none left, serves small pages: slower, nothing else.
-pub(crate) fn advise_huge_pages<T>(table: &[T]) {
+pub fn advise_huge_pages<T>(table: &[T]) {
     let start = (table.as_ptr().addr()).next_multiple_of(HUGE_PAGE);
     let end = (table.as_ptr().addr() + size_of_val(table)) / HUGE_PAGE * HUGE_PAGE;
     if start < end {

@@ -21,6 +21,9 @@ const RARE: Flags = Flags::LINK_GROUP
     .with(Flags::LINK_READY)
     .with(Flags::DECREMENTED);
 
+/// Flags of packets that leave by the full way.
+const NOT_ROUTED: Flags = Flags::FROM_HOST.with(Flags::GENERATED).with(Flags::LINK_READY).with(Flags::REROUTE);
+
 /// Memory for [`FastPath::look_up_v6`].
 pub struct LookUps {
     destinations: Box<[u128; BATCH_MAX]>,
@@ -142,6 +145,41 @@ impl<'a> FastPath<'a> {
             Family::V6 => self.send(packet, self.v6.lookup(packet.destination_v6()), decrement_v6),
             Family::Other => None,
         }
+    }
+
+    /// Routes a parsed, plain packet as [`super::route`] does: adjacency, egress, TTL. False, with the packet unchanged, where it needs that.
+    #[inline(always)]
+    pub fn route(&self, packet: &mut Packet) -> bool {
+        if !packet.goes_on() || packet.flags.any(RARE) {
+            return false;
+        }
+        let v4 = packet.family == Family::V4;
+        let id = match packet.family {
+            Family::V4 => self.v4.lookup(packet.destination_v4()),
+            Family::V6 => self.v6.lookup(packet.destination_v6()),
+            Family::Other => return false,
+        };
+        let Some(view) = self.adjacencies.entry(id).map(|entry| entry.view()) else { return false };
+        let h = packet.frame.header_mut();
+        if !view.is_forward() || !(if v4 { decrement_v4(h) } else { decrement_v6(h) }) {
+            return false;
+        }
+        (packet.adjacency, packet.egress) = (id, view.port());
+        packet.flags.set(Flags::DECREMENTED);
+        true
+    }
+
+    /// Rewrites a packet that [`FastPath::route`] routed and the Out hook let pass. Returns its egress port, or None with the packet
+    /// unchanged where it needs the full way.
+    #[inline(always)]
+    pub fn leave(&self, packet: &mut Packet) -> Option<PortId> {
+        if !packet.goes_on() || !packet.flags.has(Flags::DECREMENTED) || packet.flags.any(NOT_ROUTED) {
+            return None;
+        }
+        if packet.offload.is_partial() || packet.flags.has(Flags::MAYBE_PARTIAL) && partial::looks_partial(packet) {
+            return None;
+        }
+        self.send(packet, packet.adjacency, |_| true)
     }
 
     /// Rewrites the packet for its adjacency; `decrement` says false, with nothing changed, where the TTL runs out.

@@ -210,8 +210,9 @@ impl Worker {
     }
 
     /// Whether packets of the port can be parsed and forwarded in one pass: nobody judges in between, and nobody else owns them.
-    pub(super) fn is_express(&self, port: PortId) -> bool {
-        self.stages.is_empty()
+    pub(super) fn is_express(&mut self, port: PortId) -> bool {
+        let now = self.now;
+        self.stages.iter_mut().all(|stage| stage.passes_plain(now))
             && self.options.fastforward
             && self.options.dispatch == Dispatch::Direct
             && !(self.options.flow_owner && self.rings.to.len() > 1)
@@ -225,14 +226,31 @@ impl Worker {
             let path = FastPath::new(&shared.fib);
             let mut batch = std::mem::take(&mut self.batch);
             let looked_up = path.look_up_v6(&mut batch, &mut self.look_ups);
-            batch.consume_ahead(
-                |far| far.frame.prefetch(),
-                |near| path.prefetch_unparsed(near),
-                |mut packet| match path.express(packet.get(), &ingress, looked_up) {
-                    Some(port) => self.send(port, packet),
-                    None => self.not_plain(packet, &path, &ingress),
-                },
-            );
+            if self.stages.is_empty() {
+                batch.consume_ahead(
+                    |far| far.frame.prefetch(),
+                    |near| path.prefetch_unparsed(near),
+                    |mut packet| match path.express(packet.get(), &ingress, looked_up) {
+                        Some(port) => self.send(port, packet),
+                        None => self.not_plain(packet, &path, &ingress),
+                    },
+                );
+            } else {
+                let (mut packets, mut bytes) = (0u64, 0u64);
+                batch.consume_ahead(
+                    |far| far.frame.prefetch(),
+                    |near| path.prefetch_unparsed(near),
+                    |mut packet| match path.express(packet.get(), &ingress, looked_up) {
+                        Some(port) => {
+                            packets += 1;
+                            bytes += packet.get().ip_len() as u64;
+                            self.send(port, packet);
+                        }
+                        None => self.hooked_one(packet, &ingress),
+                    },
+                );
+                self.stages.iter_mut().for_each(|stage| stage.passed(packets, bytes));
+            }
             self.batch = batch;
         }
         self.lent = Some(shared);
@@ -243,6 +261,19 @@ impl Worker {
     #[inline(always)]
     fn borrow_shared(&mut self) -> Arc<Shared> {
         self.lent.take().unwrap_or_else(|| self.shared.clone())
+    }
+
+    /// A packet that is not plain, where there are stages.
+    #[inline(never)]
+    fn hooked_one(&mut self, mut packet: Taken<'_>, ingress: &Ingress<'_>) {
+        parse::parse(packet.get(), ingress);
+        forward::release_transit_dhcp(packet.get(), &self.shared.fib);
+        let mut single = std::mem::take(&mut self.out);
+        if let Err(packet) = single.push(packet.take()) {
+            context!(self).discard(packet, DropReason::NoBuffer);
+        }
+        self.hooked(Entry::In, &mut single);
+        self.out = single;
     }
 
     /// A packet that is not plain enough for one pass.
@@ -287,18 +318,29 @@ impl Worker {
 
     /// Routes the batch, gives it to the Out hooks of the stages below `below`, and carries the verdicts out.
     pub(super) fn route_and_leave(&mut self, entry: Entry, below: usize, batch: &mut Batch) {
+        let shared = self.shared.clone();
+        let path = FastPath::new(&shared.fib);
         for packet in batch.packets_mut() {
-            self.route(entry, packet);
+            if entry == Entry::Out || !path.route(packet) {
+                self.route(entry, packet);
+            }
         }
         // Backwards, so that the stage nearest the wire is the same on both sides.
         (0..below).rev().for_each(|at| self.judge(at, Hook::Out, batch));
-        for packet in batch.packets_mut() {
-            if packet.flags.has(Flags::REROUTE) && packet.goes_on() {
-                packet.flags.clear(Flags::REROUTE);
-                self.route(Entry::Out, packet);
-            }
+        batch.consume(|mut packet| match path.leave(packet.get()) {
+            Some(port) => self.send(port, packet),
+            None => self.finish_routed(packet.take()),
+        });
+    }
+
+    /// A packet behind the Out hook that is not plain.
+    #[inline(never)]
+    fn finish_routed(&mut self, mut packet: Packet) {
+        if packet.flags.has(Flags::REROUTE) && packet.goes_on() {
+            packet.flags.clear(Flags::REROUTE);
+            self.route(Entry::Out, &mut packet);
         }
-        batch.consume(|packet| self.finish_packet(packet.take()));
+        self.finish_packet(packet);
     }
 
     /// fastforward = false: each packet alone through every step, as ip_input and ip_forward do.
@@ -326,6 +368,7 @@ impl Worker {
     }
 
     /// Finds the way of one packet, and answers its sender where there is none.
+    #[inline(never)]
     pub(super) fn route(&mut self, entry: Entry, packet: &mut Packet) {
         if !packet.goes_on() {
             if let Verdict::Drop(reason) = packet.verdict()

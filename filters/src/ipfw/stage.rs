@@ -1,0 +1,385 @@
+#![forbid(unsafe_code)]
+//! The ipfw stage of one worker.
+//!
+//! A batch is judged in two passes of the processor over it: the first makes the key of each packet and asks for the memory that holds
+//! what the rules make of it, the second decides. Nearly all packets end there, with a counter and a verdict; the rest are walked along
+//! the rules ([`super::execute`]). At the Out hook the keys of the In hook are used again where packet and batch are still the same.
+
+use std::sync::Arc;
+
+use ferrule_dataplane::batch::{BATCH_MAX, Batch};
+use ferrule_dataplane::packet::hash::{self, HashSeed};
+use ferrule_dataplane::packet::{Family, Flags, Packet};
+use ferrule_dataplane::stage::{Context, Hook, Stage};
+use ferrule_dataplane::verdict::{DropReason, Verdict};
+
+use super::around::{Around, Holdings, facts_of};
+use super::counters::CounterRow;
+use super::dynamic::{Direction, FlowKey, NameFilter, RuleRef, StateIndex};
+use super::execute::{self, Decision, Walk, bytes_of};
+use super::live::Live;
+use super::memo::{DENY, Memo, PLAIN, SLOT, TraceId};
+use super::program::Program;
+use super::refuse;
+
+/// The key of what is not judged.
+const NOT_JUDGED: u64 = u64::MAX;
+
+/// States looked at for their end in one turn.
+const SWEEP: usize = 64;
+
+/// What the In hook found out about a packet.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    /// Its buffer and ports.
+    identity: u64,
+    /// Its IPv4 addresses.
+    addresses: u64,
+    /// The part of its key that is its own.
+    key: u64,
+    /// Its state, the way it goes and the groups that were asked.
+    state: Option<(StateIndex, Direction, NameFilter)>,
+}
+
+/// Counts that belong together, not yet booked.
+#[derive(Clone, Copy, Default)]
+struct Pending {
+    id: TraceId,
+    packets: u64,
+    bytes: u64,
+}
+
+/// One worker's ipfw.
+pub struct Ipfw {
+    live: Arc<Live>,
+    generation: u64,
+    program: Arc<Program>,
+    counters: CounterRow,
+    worker: usize,
+    memo: Memo,
+    /// States, tables, notes and what else rules reach.
+    holdings: Holdings,
+    keys: Box<[u64; BATCH_MAX]>,
+    fresh: bool,
+    seen: Box<[Seen; BATCH_MAX]>,
+    /// Whether any rule looks for states.
+    has_states: bool,
+    /// What the holdings counted at the last In hook.
+    orphans: u64,
+    seed: u64,
+    now: u64,
+    second: u64,
+}
+
+impl Ipfw {
+    /// The stage of a worker. `seed` is a secret of the run.
+    pub fn new(live: &Arc<Live>, worker: usize, seed: u64, holdings: Holdings) -> Ipfw {
+        let loaded = live.loaded();
+        let program = loaded.program.clone();
+        Ipfw {
+            generation: live.generation(),
+            live: live.clone(),
+            counters: loaded.counters.get(worker).cloned().unwrap_or_default(),
+            worker,
+            memo: Memo::new(&program, seed),
+            has_states: program.has_states(),
+            orphans: 0,
+            program,
+            holdings,
+            keys: Box::new([0; BATCH_MAX]),
+            fresh: false,
+            seen: Box::new([Seen::default(); BATCH_MAX]),
+            seed,
+            now: u64::MAX,
+            second: 0,
+        }
+    }
+
+    /// Takes another program up, where there is one.
+    #[inline(always)]
+    fn follow(&mut self, now: u64) {
+        if now != self.now {
+            self.now = now;
+            self.second = now / 1_000_000_000;
+            self.holdings.turn(now);
+        }
+        if self.live.generation() != self.generation {
+            self.take_up();
+        }
+    }
+
+    #[inline(never)]
+    fn take_up(&mut self) {
+        self.generation = self.live.generation();
+        let loaded = self.live.loaded();
+        self.program = loaded.program.clone();
+        self.counters = loaded.counters.get(self.worker).cloned().unwrap_or_default();
+        self.memo = Memo::new(&self.program, self.seed);
+        self.has_states = self.program.has_states();
+        self.seen.fill(Seen::default());
+    }
+
+    /// Keys of the batch.
+    #[inline(always)]
+    fn classify(&mut self, hook: Hook, batch: &Batch) {
+        // Good for the Out hook that follows the In hook of the same batch, and only for that.
+        let fresh = std::mem::replace(&mut self.fresh, hook == Hook::In);
+        let Ipfw { program, memo, keys, seen, .. } = self;
+        let classifier = &program.classifier;
+        for ((packet, key), seen) in batch.packets().iter().zip(keys.iter_mut()).zip(seen.iter_mut()) {
+            if !is_judged(packet) {
+                *key = NOT_JUDGED;
+                continue;
+            }
+            let own = if hook == Hook::In {
+                let own = classifier.packet_key(packet, false);
+                *seen = Seen { identity: identity(packet), addresses: addresses(packet), key: own, state: None };
+                own
+            } else if fresh
+                && seen.identity == identity(packet)
+                && seen.identity != u64::MAX
+                && seen.addresses == addresses(packet)
+            {
+                seen.key
+            } else {
+                seen.state = None;
+                classifier.packet_key(packet, false)
+            };
+            *key = own + classifier.interface_key(packet, hook);
+            memo.prefetch(*key);
+        }
+    }
+
+    /// Decides the batch by its keys.
+    #[inline(always)]
+    fn decide(&mut self, hook: Hook, batch: &mut Batch, context: &mut Context<'_>) {
+        let mut pending = Pending::default();
+        for at in 0..batch.len() {
+            let Some(&key) = self.keys.get(at).filter(|key| **key != NOT_JUDGED) else { continue };
+            let Some(packet) = batch.packets_mut().get_mut(at) else { break };
+            let id = self.memo.find(key);
+            let mut id = id;
+            if id & PLAIN == 0 {
+                let trace = self.memo.trace(id);
+                if !trace.is_some_and(|trace| trace.is_quiet) {
+                    let by_state = trace.and_then(|trace| trace.probe).and_then(|name| self.by_state(at, name, packet));
+                    let Some(allowed) = by_state else {
+                        self.walk(hook, key, packet, context);
+                        continue;
+                    };
+                    id = allowed;
+                }
+            }
+            if id != pending.id {
+                self.book(&pending);
+                pending = Pending { id, ..Pending::default() };
+            }
+            pending.packets += 1;
+            pending.bytes += bytes_of(packet);
+            if id & DENY != 0 {
+                packet.judge(Verdict::Drop(DropReason::Filter));
+            }
+            if id & PLAIN == 0 {
+                self.carry_out_quiet(id, packet);
+            }
+        }
+        self.book(&pending);
+    }
+
+    /// A program without any header test decides all alike.
+    #[inline(always)]
+    fn decide_alike(&mut self, key: u64, id: TraceId, batch: &mut Batch) {
+        let _ = key;
+        let mut pending = Pending { id, ..Pending::default() };
+        for packet in batch.packets_mut() {
+            if is_judged(packet) {
+                pending.packets += 1;
+                pending.bytes += bytes_of(packet);
+                if id & DENY != 0 {
+                    packet.judge(Verdict::Drop(DropReason::Filter));
+                }
+            }
+        }
+        self.book(&pending);
+    }
+
+    /// Asks for the memory of the states that the batch's packets will be looked for in.
+    #[inline(never)]
+    fn prefetch_states(&mut self, batch: &mut Batch, seed: HashSeed) {
+        for (packet, key) in batch.packets_mut().iter_mut().zip(self.keys.iter()) {
+            if *key != NOT_JUDGED && !packet.flags.has(Flags::FRAGMENT) {
+                self.holdings.states.prefetch_bucket(hash::of(seed, packet));
+            }
+        }
+        for (packet, key) in batch.packets().iter().zip(self.keys.iter()) {
+            if *key != NOT_JUDGED && packet.flags.has(Flags::HASHED) {
+                self.holdings.states.prefetch_state(packet.hash);
+            }
+        }
+    }
+
+    /// A packet whose trace begins with a look-up of states, where it has one whose rule just lets it pass: what to book. None, with nothing
+    /// done, where there is more to it.
+    #[inline(always)]
+    fn by_state(&mut self, at: usize, name: NameFilter, packet: &Packet) -> Option<TraceId> {
+        // ICMP and fragments are found by another hash; the walk knows it.
+        if !packet.flags.has(Flags::HASHED) || packet.flags.has(Flags::FRAGMENT) || matches!(packet.protocol, 1 | 58) {
+            return None;
+        }
+        let seen = self.seen.get_mut(at)?;
+        let states = &mut self.holdings.states;
+        let hit = match seen.state {
+            Some((index, direction, groups)) if self.orphans == self.holdings.orphans && groups == name => {
+                states.touch(index, direction, &facts_of(packet))?
+            }
+            _ => {
+                let key = FlowKey::of(packet)?;
+                let (program, facts) = (&self.program, facts_of(packet));
+                let good = |made_by: RuleRef| {
+                    program
+                        .rule_of(made_by)
+                        .and_then(|rule| program.rules.get(rule as usize))
+                        .is_some_and(|r| r.just_allows)
+                };
+                states.probe_if(&key, name, packet.hash, &facts, good)?
+            }
+        };
+        seen.state = Some((hit.index, hit.direction, name));
+        Some(PLAIN | hit.rule.index)
+    }
+
+    fn carry_out_quiet(&self, id: TraceId, packet: &mut Packet) {
+        if self.memo.trace(id).is_some_and(|trace| trace.denies) {
+            packet.judge(Verdict::Drop(DropReason::Filter));
+        }
+    }
+
+    #[inline(always)]
+    fn book(&self, pending: &Pending) {
+        if pending.packets == 0 {
+            return;
+        }
+        if pending.id & PLAIN != 0 {
+            self.counters.add(pending.id & SLOT, pending.packets, pending.bytes, self.second);
+        } else {
+            self.book_quiet(pending);
+        }
+    }
+
+    #[inline(never)]
+    fn book_quiet(&self, pending: &Pending) {
+        let Some(trace) = self.memo.trace(pending.id) else { return };
+        for step in self.memo.steps(&trace) {
+            let rule = self.program.entries.get(*step as usize).map(|entry| entry.rule as usize);
+            if let Some(rule) = rule.and_then(|rule| self.program.rules.get(rule)) {
+                self.counters.add(rule.slot, pending.packets, pending.bytes, self.second);
+            }
+        }
+    }
+
+    /// A packet that takes more than a counter and a verdict, or whose key was not met yet.
+    #[inline(never)]
+    fn walk(&mut self, hook: Hook, key: u64, packet: &mut Packet, context: &mut Context<'_>) {
+        let mut notes = self.holdings.notes.of(packet);
+        notes.mark = 0;
+        let before = notes;
+        let bytes = bytes_of(packet);
+        let mut around = Around::new(&mut self.holdings, &self.counters, self.second, context);
+        let mut walk = Walk { packet, key, hook, layer2: false, notes: &mut notes, bytes };
+        let (decision, rule) = execute::walk(&self.program, &mut self.memo, &mut walk, 0, &mut around);
+        if notes != before {
+            self.holdings.notes.keep(packet, &notes);
+        }
+        self.carry_out(hook, decision, rule, packet, context);
+    }
+
+    fn carry_out(
+        &mut self,
+        hook: Hook,
+        decision: Decision,
+        rule: Option<u32>,
+        packet: &mut Packet,
+        context: &mut Context<'_>,
+    ) {
+        let _ = (hook, rule);
+        match decision {
+            Decision::Allow => return,
+            Decision::Unreach(..) | Decision::Unreach6(_) | Decision::Reset | Decision::Abort => {
+                refuse::answer(decision, packet, context);
+            }
+            // What is not there drops, as FreeBSD does without the module.
+            _ => {}
+        }
+        packet.judge(Verdict::Drop(DropReason::Filter));
+    }
+}
+
+/// Whether the rules see a packet: what still goes on and is IP. Resets that this stage made do not meet it again, as FreeBSD marks them.
+#[inline(always)]
+fn is_judged(packet: &Packet) -> bool {
+    packet.goes_on()
+        && packet.family != Family::Other
+        && !(packet.flags.has(Flags::GENERATED) && matches!(packet.protocol, 6 | 132))
+}
+
+#[inline(always)]
+fn identity(packet: &Packet) -> u64 {
+    if packet.family != Family::V4 {
+        return u64::MAX;
+    }
+    u64::from(packet.frame.buffer()) << 32 | u64::from(packet.source_port) << 16 | u64::from(packet.destination_port)
+}
+
+/// IPv4 addresses as one word.
+#[inline(always)]
+fn addresses(packet: &Packet) -> u64 {
+    u64::from(packet.source_v4()) << 32 | u64::from(packet.destination_v4())
+}
+
+impl Stage for Ipfw {
+    fn name(&self) -> &'static str {
+        "ipfw"
+    }
+
+    fn process(&mut self, hook: Hook, batch: &mut Batch, context: &mut Context<'_>) {
+        self.follow(context.now);
+        if self.program.classifier.keys() == 1 {
+            let id = self.memo.find(0);
+            if id & PLAIN != 0 {
+                self.decide_alike(0, id, batch);
+                return;
+            }
+        }
+        self.classify(hook, batch);
+        if self.has_states {
+            if hook == Hook::In {
+                self.prefetch_states(batch, context.shared.seed);
+                self.orphans = self.holdings.orphans;
+            }
+        }
+        self.decide(hook, batch, context);
+    }
+
+    fn poll(&mut self, batch: &mut Batch, context: &mut Context<'_>) {
+        let _ = batch;
+        self.follow(context.now);
+        self.holdings.states.sweep(SWEEP, |_| {}, |_| {});
+    }
+
+    fn needs_flow_owner(&self) -> bool {
+        true
+    }
+
+    fn passes_plain(&mut self, now: u64) -> bool {
+        self.follow(now);
+        self.program.classifier.keys() == 1 && self.memo.find(0) & (PLAIN | DENY) == PLAIN
+    }
+
+    fn passed(&mut self, packets: u64, bytes: u64) {
+        let id = self.memo.find(0);
+        self.book(&Pending { id, packets: packets * 2, bytes: bytes * 2 });
+    }
+}
+
+#[cfg(test)]
+mod tests;
