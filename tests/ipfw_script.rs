@@ -104,7 +104,7 @@ fn rc_firewall_in_each_of_its_types() {
     for (kind, plain, with_v6) in [
         ("open", 11, 11),
         ("client", 20, 25),
-        ("simple", 25, 59),
+        ("simple", 25, 60),
         ("closed", 11, 11),
         ("workstation", 33, 33),
         ("UNKNOWN", 10, 10),
@@ -163,7 +163,7 @@ fn all_errors_come_at_once_each_with_its_place() {
     let file = request.script.display();
     for place in [
         format!("{file}:2:18: error: "),
-        format!("{file}:5:49: error: "),
+        format!("{file}:5:51: error: "),
         format!("{file}:7:24: error: unrecognised option \"dealy\""),
     ] {
         assert!(text.contains(&place), "{place} in\n{text}");

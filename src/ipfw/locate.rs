@@ -121,6 +121,14 @@ fn fits(token: &str, word: &str) -> bool {
     word.len() >= prefix.len() + suffix.len() && word.starts_with(prefix) && word.ends_with(suffix)
 }
 
+/// Adds a character to the word being read, or begins one.
+fn push(word: &mut Option<Token>, text: Option<char>, place: Range<usize>) {
+    let end = place.end;
+    let word = word.get_or_insert_with(|| Token { text: String::new(), place });
+    word.text.extend(text);
+    word.place.end = end;
+}
+
 /// The words of each line; a line that ends in a backslash goes on in the next.
 fn lines(script: &str) -> Vec<Vec<Token>> {
     let mut lines = Vec::new();
@@ -130,34 +138,30 @@ fn lines(script: &str) -> Vec<Vec<Token>> {
     let mut characters = script.char_indices().peekable();
     while let Some((at, character)) = characters.next() {
         let end = at + character.len_utf8();
-        let mut push = |text: Option<char>, end: usize| {
-            let word = word.get_or_insert_with(|| Token { text: String::new(), place: at..end });
-            word.text.extend(text);
-            word.place.end = end;
-        };
+        let between = word.is_none();
         match (quote, character) {
             (None, '\\') => match characters.next() {
                 Some((_, '\n')) => line.extend(word.take()),
-                Some((at, next)) => push(Some(next), at + next.len_utf8()),
+                Some((at, next)) => push(&mut word, Some(next), at..at + next.len_utf8()),
                 None => {}
             },
             (None, '\'' | '"') => {
                 quote = Some(character);
-                push(None, end);
+                push(&mut word, None, at..end);
             }
             (Some(open), _) if open == character => {
                 quote = None;
-                push(None, end);
+                push(&mut word, None, at..end);
             }
             // A quoted text of several words may be a whole command, or a variable's value.
             (_, ' ' | '\t') => line.extend(word.take()),
-            (None, '#') if word.is_none() => while characters.next_if(|&(_, c)| c != '\n').is_some() {},
+            (None, '#') if between => while characters.next_if(|&(_, c)| c != '\n').is_some() {},
             (None, '\n') => {
                 line.extend(word.take());
                 lines.push(std::mem::take(&mut line));
             }
             (Some(_), '\n') => line.extend(word.take()),
-            _ => push(Some(character), end),
+            _ => push(&mut word, Some(character), at..end),
         }
     }
     line.extend(word);
@@ -202,13 +206,13 @@ ${fwcmd} nat 1 config if $pif reset \\
             place(&mut located, "-q add 005 skipto 1000 udp from any to 192.0.2.11 53 out via dc0 keep-state", "udp"),
             Some((5, 16))
         );
-        assert_eq!(place(&mut located, "add deny all from 10.2.0.0/16 to table(13)", "10.2.0.0/16"), Some((7, 30)));
-        assert_eq!(place(&mut located, "add deny all from 10.1.0.0/16 to table(13)", "table(13)"), Some((7, 49)));
+        assert_eq!(place(&mut located, "add deny all from 10.2.0.0/16 to table(13)", "10.2.0.0/16"), Some((7, 29)));
+        assert_eq!(place(&mut located, "add deny all from 10.1.0.0/16 to table(13)", "table(13)"), Some((7, 47)));
         assert_eq!(
             place(&mut located, "nat 1 config if dc0 reset redirect_port tcp 10.0.0.1:80 80", "redirect_port"),
             Some((10, 4))
         );
-        assert_eq!(place(&mut located, "add deny tcp from any to me 25 setup", "25"), Some((11, 58)));
+        assert_eq!(place(&mut located, "add deny tcp from any to me 25 setup", "25"), Some((11, 53)));
     }
 
     #[test]

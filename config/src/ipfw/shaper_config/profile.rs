@@ -139,9 +139,10 @@ fn interpolated(points: &[(f64, f64)], count: usize) -> Vec<u32> {
     for pair in points.windows(2) {
         let [(p1, x1), (p2, x2)] = [pair[0], pair[1]];
         let (y1, y2) = (p1 * count as f64, p2 * count as f64);
-        for at in (y1 as usize)..(y2 as usize).min(count) {
+        let (first, last) = (y1 as usize, (y2 as usize).min(count));
+        for (at, sample) in samples.iter_mut().enumerate().take(last).skip(first) {
             let delay = if x1 == x2 || y1 == y2 { x1 } else { x1 + (at as f64 - y1) * (x2 - x1) / (y2 - y1) };
-            samples[at] = delay.max(0.0) as u32;
+            *sample = delay.max(0.0) as u32;
         }
     }
     samples
