@@ -2,20 +2,20 @@
 //!
 //! `cargo run --release -p ferrule-filters --example ipfw_cycles`
 
-use ferrule_dataplane::arena::{DEFAULT_STRIDE, Frame, HugePages};
-use ferrule_dataplane::clock;
-use ferrule_dataplane::fib::{MacAddress, Prefix, RouteKind};
-use ferrule_dataplane::packet::{Offload, PortId};
-use ferrule_dataplane::port::TxFrame;
-use ferrule_dataplane::stage::Stage;
-use ferrule_dataplane::world::{Lane, PortPlan, World};
 use std::sync::Arc;
 
 use ferrule_config::ipfw::ast::{
     Action, Addresses, Argument, Bits, Block, InterfaceMatch, InterfaceRole, Masked4, Range, Rule, Side, StateName,
     StateOption, Term, Test,
 };
+use ferrule_dataplane::arena::{DEFAULT_STRIDE, Frame, HugePages};
+use ferrule_dataplane::clock;
+use ferrule_dataplane::fib::{MacAddress, Prefix, RouteKind};
+use ferrule_dataplane::packet::{Offload, PortId};
+use ferrule_dataplane::port::TxFrame;
 use ferrule_dataplane::quiesce::Domain;
+use ferrule_dataplane::stage::Stage;
+use ferrule_dataplane::world::{Lane, PortPlan, World};
 use ferrule_filters::LineUp;
 use ferrule_filters::ipfw::around::Holdings;
 use ferrule_filters::ipfw::compile::compile;
@@ -164,7 +164,7 @@ fn prefix(side: Side, address: u32, length: u32) -> Test {
 
 /// One shape: deny from 1.j.i.0/24, then allow.
 fn one_shape(count: u32) -> Vec<Rule> {
-    let deny = |i| rule(1 + i, Action::Deny, vec![prefix(Side::Source, 0x0100_0000 | i << 8, 24)]);
+    let deny = |i: u32| rule(1 + i, Action::Deny, vec![prefix(Side::Source, 0x0100_0000 | i << 8, 24)]);
     (0..count - 1).map(deny).chain([rule(count, Action::Allow, vec![])]).collect()
 }
 
@@ -176,8 +176,8 @@ fn mixed(count: u32, random: &mut Random) -> (Vec<Rule>, Vec<Flow>) {
     let lengths = [8, 16, 20, 24, 24, 24, 28, 32, 32, 32];
     for i in 0..count - 1 {
         let mut tests = Vec::new();
-        let (mut source, mut destination) = (0x0a00_0000 | random.below(1 << 24), 0xac10_0000 | random.below(1 << 20));
-        let (mut from, mut to) = (1024 + random.below(60000) as u16, 1 + random.below(1024) as u16);
+        let (source, destination) = (0x0a00_0000 | random.below(1 << 24), 0xac10_0000 | random.below(1 << 20));
+        let (from, to) = (1024 + random.below(60000) as u16, 1 + random.below(1024) as u16);
         let udp = random.below(10) < 6;
         match random.below(10) {
             0 => {}
@@ -215,8 +215,6 @@ fn mixed(count: u32, random: &mut Random) -> (Vec<Rule>, Vec<Flow>) {
         if hits && tests.len() > 2 {
             flows.push((source, destination, from, to));
         }
-        (source, destination, from, to) = (0, 0, 0, 0);
-        let _ = (source, destination, from, to);
         rules.push(rule(1 + i, action, tests));
     }
     rules.push(rule(count, Action::Allow, vec![]));
@@ -248,7 +246,7 @@ fn main() {
     show("pass-through", Rig::new(LineUp { pass_through: 1 }.stages()).measure(classic));
     show("allow all", Rig::new(stage(&[rule(1, Action::Allow, vec![])])).measure(classic));
     show("keep-state, 2048 flows", Rig::new(stage(&[keep_state(1)])).measure(classic));
-    for count in [100, 1000, 10_000] {
+    for count in [100u32, 1000, 10_000] {
         show(&format!("{count} of one shape"), Rig::new(stage(&one_shape(count))).measure(classic));
     }
     for count in [1000, 10_000] {

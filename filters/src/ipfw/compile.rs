@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ferrule_config::ipfw::ast::{Action, Argument, Block, Rule, StateName};
+use ferrule_config::ipfw::ast::{Action, Argument, Block, Rule, StateName, Test};
 
 use super::classify::{Classifier, Conditions, FIELDS, TooMany};
 use super::dynamic::{NameFilter, NameId, Names};
@@ -12,7 +12,7 @@ use super::header::{Atom, Condition, Field};
 use super::log::LogBudget;
 use super::planted;
 use super::program::{Act, Entry, MakeState, NO_ENTRY, NO_RULE, Options, Outside, Program, RuleFacts, in_order};
-use super::residual::{Check, NO_TABLE, Need, table_of};
+use super::residual::{Check, NO_TABLE, Need, can_ask, table_of};
 
 /// Tests of a rule, by what they need.
 #[derive(Default)]
@@ -172,7 +172,10 @@ impl Gathered<'_> {
 impl Split {
     fn add(&mut self, block: &Block, options: &Options, excluded: &[Field]) {
         let ports = &options.ports[..];
-        let table = |test| table_of(test).and_then(|name| options.tables.get(name)).copied().unwrap_or(NO_TABLE);
+        let table = |test: &Test| {
+            let known = table_of(test).and_then(|name| options.tables.get(name));
+            known.filter(|(_, kind)| can_ask(test, *kind)).map_or(NO_TABLE, |(id, _)| *id)
+        };
         let terms = || block.terms.iter().map(|term| (term.not, Atom::of(term, ports), term));
         let atoms: Option<Vec<(bool, Atom)>> =
             terms().map(|(not, atom, _)| Some((not, atom.filter(|atom| !excluded.contains(&atom.field()))?))).collect();

@@ -142,7 +142,11 @@ fn abort(packet: &Packet) -> Decision {
         return Decision::Deny;
     }
     let tag = word(head, at + 4) | word(head, at + 6);
-    let behind = packet.frame.len().saturating_sub(at + 12);
+    let end = match packet.family {
+        Family::V4 => packet.frame.len().min(L3 + usize::from(word(head, L3 + 2))),
+        _ => packet.frame.len(),
+    };
+    let behind = end.saturating_sub(at + 12);
     let mut answer = tag != 0;
     if behind >= 4 {
         match head.get(at + 12) {

@@ -248,7 +248,10 @@ impl<E: Effects> Run<'_, '_, E> {
             None | Some(NO_ENTRY) => Step::Next,
             Some(entry) => match self.act(entry) {
                 // On behind the rule whose action it was.
-                Step::Next => Step::Jump(entry + 1),
+                Step::Next => {
+                    self.argument = TableValue::default();
+                    Step::Jump(entry + 1)
+                }
                 other => other,
             },
         }
@@ -335,12 +338,10 @@ impl<E: Effects> Run<'_, '_, E> {
                 }
                 Step::Next
             }
+            // A fragment counts here and once more as decided, as in FreeBSD.
             Act::Reassemble if self.walk.packet.family == Family::V4 => {
-                if self.walk.packet.flags.has(Flags::FRAGMENT) {
-                    done(Decision::Reassemble)
-                } else {
-                    self.counted(at)
-                }
+                self.count(at);
+                if self.walk.packet.flags.has(Flags::FRAGMENT) { done(Decision::Reassemble) } else { Step::Next }
             }
             Act::Reassemble | Act::Nothing => Step::Next,
             Act::Outside(Outside::Divert | Outside::Tee, _) if self.walk.layer2 => Step::Next,

@@ -81,7 +81,7 @@ pub fn detail_of(packet: &Packet) -> u32 {
     let kind = u32::from(packet.destination_port >> 8);
     match (packet.protocol, packet.family) {
         (TCP, _) if packet.l4 != 0 => u32::from(*packet.frame.head().get(usize::from(packet.l4) + 13).unwrap_or(&0)),
-        (ICMP, _) => 256 + kind,
+        (ICMP, Family::V4) => 256 + kind,
         (ICMP6, Family::V6) => 512 + kind,
         _ => NO_DETAIL,
     }
@@ -210,10 +210,13 @@ impl Atom {
                 let ranges: Option<Vec<_>> = list.iter().map(|m| range4(m.address, m.mask)).collect();
                 Atom::V4(*side, IntervalSet::of(ranges?))
             }
-            Test::Address(side, Addresses::Set4 { base, members, .. }) => {
+            Test::Address(side, Addresses::Set4 { base, length, members }) => {
+                let mask = (!0u32).checked_shl(32 - u32::from((*length).min(32))).unwrap_or(0);
+                let low = u128::from(base.to_bits() & mask);
+                let all = IntervalSet::range(low, low | u128::from(!mask));
                 let base = u128::from(base.to_bits() & !255);
                 let bytes = (0..256u128).filter(|n| members[(n / 64) as usize] >> (n % 64) & 1 != 0);
-                Atom::V4(*side, IntervalSet::of(bytes.map(|n| (base + n, base + n))))
+                Atom::V4(*side, IntervalSet::of(bytes.map(|n| (base + n, base + n))).intersection(&all))
             }
             Test::Address(side, Addresses::V6(list)) => {
                 let ranges: Option<Vec<_>> = list.iter().map(|m| range6(m.address, m.mask)).collect();

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrule_config::ipfw::ast::{Rule, StateName};
+use ferrule_config::ipfw::ast::{Rule, StateName, ValueKind};
 use ferrule_config::ipfw::table::{TableOptions, TableValue};
 use ferrule_dataplane::arena::{Arena, DEFAULT_STRIDE, HugePages, Pool};
 use ferrule_dataplane::packet::hash::HashSeed;
@@ -18,7 +18,8 @@ use ferrule_dataplane::stage::Hook;
 use super::around::facts_of;
 use super::compile::compile;
 use super::dynamic::{
-    Direction as Way, FlowKey, LimitTo, NameFilter, Names, NewState, RuleRef, Settings, Shared, States, state_hash,
+    Direction as Way, FlowKey, LimitTo, NameFilter, Names, NewState, PacketFacts, RuleRef, Settings, Shared, States,
+    state_hash,
 };
 use super::execute::{self, Decision, Effects, Walk};
 use super::fault::Planted;
@@ -55,9 +56,27 @@ struct Inner {
     pass: u64,
     next_pass: u64,
     second: u64,
+    /// Bytes that counters count of the packet in hand.
+    counted: u32,
     /// What the log says of the packet in hand.
     scene: Option<LogEntry>,
 }
+
+/// Every part of a value.
+const KINDS: [ValueKind; 12] = [
+    ValueKind::SkipTo,
+    ValueKind::Pipe,
+    ValueKind::Fib,
+    ValueKind::Nat,
+    ValueKind::Dscp,
+    ValueKind::Tag,
+    ValueKind::Divert,
+    ValueKind::Netgraph,
+    ValueKind::Limit,
+    ValueKind::Ipv4,
+    ValueKind::Ipv6,
+    ValueKind::Mark,
+];
 
 const SEED: HashSeed = HashSeed(0x1357_9bdf_0246_8ace, 0x0123_4567_89ab_cdef);
 
@@ -80,7 +99,7 @@ impl Inner {
         for table in &setup.tables.0 {
             let options = TableOptions {
                 kind: table.kind,
-                values: Vec::new(),
+                values: KINDS.to_vec(),
                 algorithm: None,
                 limit: 0,
                 locked: false,
@@ -89,7 +108,7 @@ impl Inner {
             };
             // Of two tables of one name the first counts, and of two equal keys.
             let Ok(id) = set.create(&table.name, &options) else { continue };
-            ids.insert(table.name.clone(), id);
+            ids.insert(table.name.clone(), (id, table.kind));
             for entry in &table.entries {
                 let _ = set.add(&table.name, std::slice::from_ref(entry), AddMode::default());
             }
@@ -139,6 +158,7 @@ impl Inner {
             pass: 0,
             next_pass: 0,
             second: 0,
+            counted: 0,
             scene: None,
         }
     }
@@ -146,6 +166,19 @@ impl Inner {
     fn port(&self, name: Option<&str>) -> PortId {
         let found = name.and_then(|name| self.program.ports.iter().position(|port| port == name));
         found.map_or(PortId::NONE, |at| PortId(at as u16))
+    }
+
+    /// The flow, its zone that of the interface of the pass.
+    fn key(&self, packet: &Packet) -> Option<FlowKey> {
+        let key = FlowKey::of(packet)?;
+        let interface = self.scene.as_ref().and_then(|scene| scene.interface.as_deref());
+        Some(match key {
+            FlowKey::V6 { source, destination, ports, protocol, zone } if zone != 0 => {
+                let zone = self.port(interface).0.wrapping_add(1);
+                FlowKey::V6 { source, destination, ports, protocol, zone }
+            }
+            key => key,
+        })
     }
 
     fn name_of(&self, port: PortId) -> Option<&str> {
@@ -238,10 +271,13 @@ impl Compiled {
         let Ok(view) = View::read(frame, pass.layer2, &inner.setup.settings) else {
             return Outcome::ruleless(Verdict::Deny);
         };
-        let buffer = self.pool.frame_from(frame).expect("a buffer");
+        // Without padding, as the parser leaves it.
+        let end = if pass.layer2 { frame.len() } else { view.end.min(frame.len()) };
+        let buffer = self.pool.frame_from(&frame[..end]).expect("a buffer");
         let mut packet = Packet::new(buffer, Offload::NONE, inner.port(pass.recv));
         packet.egress = inner.port(pass.xmit);
         describe(&mut packet, &view);
+        inner.counted = view.counted as u32;
         inner.scene = Some(LogEntry {
             rule: 0,
             direction: pass.direction,
@@ -260,7 +296,7 @@ impl Compiled {
         let callers = notes.callers.as_slice().iter();
         annotations.callers = callers.map(|i| Caller { number: number(*i), index: *i as usize }).collect();
         (annotations.mark, annotations.fib) = (notes.mark, notes.fib);
-        frame.copy_from_slice(packet.frame.head());
+        frame[..end].copy_from_slice(packet.frame.head());
         self.pool.free(packet.frame);
         outcome
     }
@@ -372,13 +408,18 @@ impl Effects for Inner {
         packet: &mut Packet,
         is_there: impl FnOnce(RuleRef) -> Option<u32>,
     ) -> Option<(u32, bool)> {
-        let key = FlowKey::of(packet)?;
-        let hit = self.states.probe(&key, name, state_hash(SEED, packet, &key), &facts_of(packet))?;
+        let key = self.key(packet)?;
+        let hit = self.states.probe(
+            &key,
+            name,
+            state_hash(SEED, packet, &key),
+            &PacketFacts { length: self.counted, ..facts_of(packet) },
+        )?;
         Some((is_there(hit.rule)?, hit.direction == Way::Reverse))
     }
 
     fn install(&mut self, rule: RuleRef, state: &MakeState, limit: u32, packet: &mut Packet) -> bool {
-        let Some(key) = FlowKey::of(packet) else { return false };
+        let Some(key) = self.key(packet) else { return false };
         let limit = state.limit.map(|by| LimitTo {
             source_address: by.source_address,
             source_port: by.source_port,
@@ -387,7 +428,7 @@ impl Effects for Inner {
             count: limit,
         });
         let new = NewState { key, hash: state_hash(SEED, packet, &key), name: state.name, rule, limit };
-        self.states.install(&new, &facts_of(packet)).is_ok()
+        self.states.install(&new, &PacketFacts { length: self.counted, ..facts_of(packet) }).is_ok()
     }
 
     fn log(&mut self, rule: &RuleFacts, _packet: &Packet, _hook: Hook) {

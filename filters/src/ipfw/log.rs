@@ -2,8 +2,8 @@
 //! What `log` rules write: records in a ring between the worker and the thread that makes text and captures of them. A full ring loses
 //! records, which are counted, and never holds a worker up.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ferrule_dataplane::clock::Nanos;
 use ferrule_dataplane::packet::{Packet, PortId};

@@ -12,6 +12,8 @@ use ferrule_config::ipfw::ast::{
     Argument, DEFAULT_RULE, DEFAULT_SET, ForwardTo, Limit, NatInstance, ReturnTo, Rule, Tag,
 };
 
+use ferrule_config::ipfw::table::TableKind;
+
 use super::classify::Classifier;
 use super::dynamic::{NameFilter, NameId, RuleRef};
 use super::fault::Planted;
@@ -31,8 +33,8 @@ pub struct Options {
     pub verbose_limit: u32,
     /// Names of the ports, by number.
     pub ports: Vec<String>,
-    /// Tables by name. A rule that names another never finds anything there.
-    pub tables: HashMap<String, TableId>,
+    /// Tables by name, with what they are looked up by. A rule that names another, or one of another kind, never finds anything there.
+    pub tables: HashMap<String, (TableId, TableKind)>,
     /// A fault to be found by tests.
     pub planted: Planted,
 }

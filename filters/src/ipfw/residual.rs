@@ -7,7 +7,7 @@ use ferrule_config::ipfw::ast::{
     Addresses, Argument, Bits, FragmentBits, InterfaceMatch, InterfaceRole, LookupKey, Numbers, Side, TableValueTest,
     Test, ValueKind,
 };
-use ferrule_config::ipfw::table::TableValue;
+use ferrule_config::ipfw::table::{TableKind, TableValue};
 use ferrule_dataplane::packet::{Family, Flags, L3, Packet, PortId};
 use ferrule_dataplane::stage::Hook;
 
@@ -47,6 +47,21 @@ pub fn table_of(test: &Test) -> Option<&str> {
         | Test::Address(_, Addresses::Table(name, _))
         | Test::Interface(_, InterfaceMatch::Table(name, _)) => Some(name),
         _ => None,
+    }
+}
+
+/// Whether a test asks what tables of this kind answer.
+pub fn can_ask(test: &Test, kind: TableKind) -> bool {
+    match test {
+        Test::MacTable(..) | Test::Lookup(LookupKey::Mac(..), _) => kind == TableKind::Mac,
+        Test::FlowTable(..) => matches!(kind, TableKind::Flow(_)),
+        Test::Interface(..) => kind == TableKind::Interface,
+        Test::Address(..)
+        | Test::Lookup(LookupKey::Address(_) | LookupKey::Address4(..) | LookupKey::Address6(..), _) => {
+            kind == TableKind::Address
+        }
+        Test::Lookup(..) => kind == TableKind::Number,
+        _ => false,
     }
 }
 
@@ -267,6 +282,16 @@ impl Scene<'_> {
         self.layer2.then(|| std::array::from_fn(|i| h[at + i] & mask[i]))
     }
 
+    /// Length of the packet as its IP header has it.
+    fn ip_length(&self) -> u32 {
+        let h = self.packet.frame.header();
+        match self.packet.family {
+            Family::V4 => word(h, L3 + 2).into(),
+            Family::V6 => u32::from(word(h, L3 + 4)) + 40,
+            Family::Other => 0,
+        }
+    }
+
     fn dscp(&self) -> Option<u8> {
         let h = self.packet.frame.header();
         match self.packet.family {
@@ -325,10 +350,7 @@ impl Scene<'_> {
             Test::Interface(role, wanted) => self.interface(*role, wanted, name, argument, around),
             Test::Fragment(bits) => self.fragment(*bits),
             Test::IpId(numbers) => v4 && listed(numbers, word(h, L3 + 4).into(), argument.skipto),
-            Test::IpLength(numbers) => {
-                let len = if v4 || v6 { p.ip_len() as u32 & 0xffff } else { 0 };
-                listed(numbers, len, argument.skipto)
-            }
+            Test::IpLength(numbers) => listed(numbers, self.ip_length() & 0xffff, argument.skipto),
             Test::IpTtl(numbers) => v4 && listed(numbers, h[L3 + 8].into(), argument.skipto),
             Test::IpOptions(bits) => v4 && self.ip_options().is_some_and(|options| fits(*bits, options)),
             Test::IpPrecedence(precedence) => v4 && h[L3 + 1] >> 5 == *precedence,
@@ -357,9 +379,11 @@ impl Scene<'_> {
             Test::TcpWindow(numbers) => {
                 self.tcp().is_some_and(|tcp| listed(numbers, word(tcp, 14).into(), argument.skipto))
             }
+            // A jumbo payload is not measured.
+            Test::TcpDataLength(_) if v6 && self.ip_length() == 40 => false,
             Test::TcpDataLength(numbers) => self.tcp().is_some_and(|tcp| {
                 let headers = usize::from(p.l4) - L3 + usize::from(tcp.get(12).unwrap_or(&0) >> 4) * 4;
-                listed(numbers, (p.ip_len() as u32).wrapping_sub(headers as u32) & 0xffff, argument.skipto)
+                listed(numbers, self.ip_length().wrapping_sub(headers as u32) & 0xffff, argument.skipto)
             }),
             Test::TcpMss(numbers) => {
                 let syn = self.tcp().and_then(|tcp| tcp.get(13)).is_some_and(|flags| flags & SYN != 0);
@@ -394,7 +418,9 @@ impl Scene<'_> {
     }
 
     fn reaches(&self, port: Option<PortId>, around: &impl Surroundings) -> bool {
-        self.address(Side::Source).is_some_and(|source| around.reaches(self.notes.fib, source, port))
+        // What is not IP has the address that says nothing.
+        let source = self.address(Side::Source).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        around.reaches(self.notes.fib, source, port)
     }
 
     fn question(&self, key: &LookupKey) -> Option<Question> {

@@ -166,7 +166,12 @@ fn states_of_a_rule_that_is_gone_are_gone() {
     assert_eq!(b.send(LAN, packet(HOST, PEER, (1000, 80), 0)).len(), 1);
     let places = |index| if index == 1 { (1, 1) } else { (index, 0) };
     let other = rule_if(20, Action::Allow, [from([10, 0, 0, 0], [255, 255, 255, 0])]);
-    b.live.replace(super::super::compile::compile_with_places(&[check, other], &options(), &mut Names::default(), places));
+    b.live.replace(super::super::compile::compile_with_places(
+        &[check, other],
+        &options(),
+        &mut Names::default(),
+        places,
+    ));
     assert_eq!(b.send(WAN, packet(PEER, HOST, (80, 1000), 0)).len(), 0);
 }
 
@@ -201,7 +206,8 @@ fn tags_go_with_a_packet_from_in_to_out() {
 
 #[test]
 fn setdscp_keeps_the_checksum_right() {
-    let mut b = Gateway::new(&[rule_if(10, Action::SetDscp(Argument::Number(46)), [Test::In]), rule(20, Action::Allow)]);
+    let mut b =
+        Gateway::new(&[rule_if(10, Action::SetDscp(Argument::Number(46)), [Test::In]), rule(20, Action::Allow)]);
     let sent = b.send(LAN, packet(HOST, PEER, (4, 2), 0));
     assert_eq!(sent[0][15], 46 << 2);
     let sum: u32 = sent[0][14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
