@@ -23,6 +23,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::ipfw::{self, Gathered};
 use super::privileges::in_memory;
 use crate::kernel::{ChosenRecords, KernelError, RecordKeeper, restore_left};
 use crate::log;
@@ -40,6 +41,8 @@ pub const PACKET_SOCKET: &str = "packet-socket";
 pub const OPEN_TAP: &str = "open-tap";
 /// A configuration: `{"path": file}`.
 pub const READ_CONFIG: &str = "read-config";
+/// The script of a configuration is run: `{"path": configuration}`; gives a [`Gathered`] as a file.
+pub const RUN_SCRIPT: &str = "run-script";
 /// A restore record: `{"path": file}` with its text as a file.
 pub const STORE_RECORD: &str = "store-record";
 /// A record away: `{"path": file}`.
@@ -175,6 +178,11 @@ impl Actions for Duties {
                 let bytes = configuration(charter, &path)?;
                 Ok((Value::Null, vec![in_memory(&bytes).map_err(|e| e.to_string())?]))
             }
+            RUN_SCRIPT => {
+                let OfPath { path } = read(arguments)?;
+                let gathered = serde_json::to_vec(&run_script(charter, &path)?).map_err(|e| e.to_string())?;
+                Ok((Value::Null, vec![in_memory(&gathered).map_err(|e| e.to_string())?]))
+            }
             STORE_RECORD => {
                 let OfPath { path } = read(arguments)?;
                 let text = text(descriptors.next().ok_or("no record came with it")?)?;
@@ -277,6 +285,30 @@ fn configuration(charter: &Charter, path: &Path) -> Result<Vec<u8>, String> {
         charter.config.display(),
         path = path.display()
     ))
+}
+
+/// Runs the script that a configuration names: one beside that which the daemon was started with, where others than root write as little.
+fn run_script(charter: &Charter, path: &Path) -> Result<Gathered, String> {
+    let full = path.canonicalize().map_err(|e| format!("{}: {e}", path.display()))?;
+    let own = charter.config.canonicalize().map_err(|e| format!("{}: {e}", charter.config.display()))?;
+    if full.parent() != own.parent() {
+        return Err(format!(
+            "{} may not name a script that root runs: put it beside {}",
+            path.display(),
+            charter.config.display()
+        ));
+    }
+    let bytes = configuration(charter, path)?;
+    let config = match gateway::parse_bytes(&bytes) {
+        Ok(config) => config,
+        Err(_) => return Ok(Gathered::Failed(format!("{} cannot be used", path.display()))),
+    };
+    let settings = config.ipfw.ok_or("the configuration has no [ipfw]")?;
+    let directory = charter.socket.0.parent().unwrap_or(Path::new("/run")).to_owned();
+    Ok(match ipfw::run(&settings, directory) {
+        Ok(run) => Gathered::Calls { calls: run.recorded, stderr: run.stderr },
+        Err(failure) => Gathered::Failed(failure.to_string()),
+    })
 }
 
 /// The text in a file without a name.

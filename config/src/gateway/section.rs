@@ -48,17 +48,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("[limits]", &["ipv4_routes", "ipv6_routes", "adjacencies"]),
     (
         "[ipfw]",
-        &[
-            "enabled",
-            "script",
-            "arguments",
-            "environment",
-            "time_limit",
-            "default",
-            "dyn_max",
-            "management",
-            "log",
-        ],
+        &["enabled", "script", "arguments", "environment", "time_limit", "default", "dyn_max", "management", "log"],
     ),
     ("management", &["port", "from"]),
     ("log", &["file", "format", "pcap", "size", "keep"]),

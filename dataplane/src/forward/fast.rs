@@ -88,7 +88,9 @@ impl<'a> FastPath<'a> {
         const AHEAD: usize = 8;
         let LookUps { destinations, entries } = memory;
         packets.iter().take(AHEAD).for_each(|packet| packet.frame.prefetch());
-        for (at, (destination, entry)) in destinations.iter_mut().zip(entries.iter_mut()).enumerate().take(packets.len()) {
+        for (at, (destination, entry)) in
+            destinations.iter_mut().zip(entries.iter_mut()).enumerate().take(packets.len())
+        {
             if let Some(later) = packets.get(at + AHEAD) {
                 later.frame.prefetch();
             }

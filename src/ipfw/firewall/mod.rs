@@ -8,12 +8,13 @@
 mod answer;
 mod built_in;
 mod places;
+mod states;
 mod tables;
-mod variables;
 #[cfg(test)]
 mod tests;
+mod variables;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -31,12 +32,14 @@ use ferrule_filters::ipfw::around::Holdings;
 use ferrule_filters::ipfw::compile::{compile, compile_with_places};
 use ferrule_filters::ipfw::counters::RuleCount;
 use ferrule_filters::ipfw::dynamic::settings::MOST_STATES;
-use ferrule_filters::ipfw::dynamic::{Names, Shared, States};
+use ferrule_filters::ipfw::dynamic::{Names, RuleRef, Shared, States};
+use ferrule_filters::ipfw::lister::{self, StateReader};
 use ferrule_filters::ipfw::live::Live;
 use ferrule_filters::ipfw::log::{LogBudget, LogSink};
 use ferrule_filters::ipfw::program::{Options as CompileOptions, Program};
 use ferrule_filters::ipfw::stage::Ipfw;
 
+pub use self::answer::only_asks;
 use self::places::{HIDDEN, LAST, Places, Sameness};
 use self::tables::{FollowedTables, Way};
 
@@ -64,6 +67,8 @@ pub struct Firewall {
     /// Secret of the run.
     seed: u64,
     state: Mutex<State>,
+    /// Whoever reads the workers' states has them for himself.
+    readers: Mutex<Vec<StateReader>>,
 }
 
 struct State {
@@ -125,6 +130,7 @@ impl Firewall {
             accept: settings.default == DefaultRule::Accept,
             seed: seed.0,
             state: Mutex::new(state),
+            readers: Mutex::default(),
         }
     }
 
@@ -135,6 +141,9 @@ impl Firewall {
         let own = self.seed ^ (worker as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut holdings = Holdings::new(states, tables, own);
         holdings.log = log;
+        let (lister, reader) = lister::pair();
+        holdings.lister = Some(lister);
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
         Box::new(Ipfw::new(&self.live, worker, self.seed.rotate_left(17), holdings))
     }
 
@@ -215,8 +224,7 @@ impl Firewall {
         };
         let hidden = built_in::switched_off(compiled.enabled);
         let before = hidden.len();
-        let rules: Vec<Rule> =
-            hidden.into_iter().chain(wanted.rules.iter().map(|rule| Rule::clone(rule))).collect();
+        let rules: Vec<Rule> = hidden.into_iter().chain(wanted.rules.iter().map(|rule| Rule::clone(rule))).collect();
         let all = before + wanted.rules.len();
         let place = |index: u32| match index as usize {
             index if index < before => (HIDDEN, 0),
@@ -229,6 +237,10 @@ impl Firewall {
         let mut program = compile_with_places(&rules, &options, names, place);
         keep_budgets(&mut program, budgets);
         self.live.replace(program);
+        if !gone.is_empty() {
+            let there: HashSet<RuleRef> = places.rules().iter().map(|(_, place)| *place).collect();
+            self.shared.parents.end(|rule| !there.contains(&rule));
+        }
         places.retire(gone);
         state.compiled = compiled;
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use ferrule_config::ipfw::document::Table;
-use ferrule_config::ipfw::table::{TableKey, TableOptions, TableValue};
+use ferrule_config::ipfw::table::{TableKey, TableKind, TableOptions, TableValue};
 use ferrule_dataplane::packet::PortId;
 use ferrule_dataplane::quiesce::{Deferred, Domain};
 use ferrule_filters::ipfw::table::{AddMode, TableError, TableId, TableSet, Tables};
@@ -58,9 +58,10 @@ impl FollowedTables {
         self.set.reader()
     }
 
-    /// Numbers by name, for the compiler.
-    pub fn ids(&self) -> HashMap<String, TableId> {
-        self.tables.iter().map(|(name, followed)| (name.clone(), followed.id)).collect()
+    /// Numbers and kinds by name, for the compiler.
+    pub fn ids(&self) -> HashMap<String, (TableId, TableKind)> {
+        let of = |followed: &Followed| (followed.id, followed.table.options.kind);
+        self.tables.iter().map(|(name, followed)| (name.clone(), of(followed))).collect()
     }
 
     /// `table A swap B`, in one moment for the workers.
@@ -85,7 +86,10 @@ impl FollowedTables {
     /// What the engine has no room for, by table; what was changed in place until then stays.
     pub fn follow(&mut self, wanted: &BTreeMap<String, Arc<Table>>, way: Way) -> Result<bool, String> {
         let set = &mut self.set;
-        self.retired.reclaim(|inner| drop(set.destroy(&inner)));
+        self.retired.reclaim(|inner| {
+            // Nothing refers to it in the engine: names of rules were resolved when they were compiled.
+            let _ = set.destroy(&inner);
+        });
         let mut renumbered = false;
         let gone: Vec<String> = self.tables.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();
         for name in gone {

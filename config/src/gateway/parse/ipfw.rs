@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::super::ipfw::{
-    DYN_MAX, DefaultRule, Ipfw, IpfwLog, LOG_KEEP, LOG_SIZE, LogFormat, Management, TIME_LIMIT,
-};
+use super::super::ipfw::{DYN_MAX, DefaultRule, Ipfw, IpfwLog, LOG_KEEP, LOG_SIZE, LogFormat, Management, TIME_LIMIT};
 use super::super::section::{Section, wrong_type};
 use super::{Reader, complaint};
 use crate::diagnostic::{Diagnostic, quoted};
