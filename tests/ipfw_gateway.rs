@@ -236,9 +236,8 @@ fn a_rule_is_added_while_packets_flow(driver: &str) {
     let script = Script::new("ipfw -q flush\nipfw add 65000 allow ip from any to any\n");
     let Some(lab) = script.up(driver, &Topology::new()) else { return };
     let _alone = alone();
-    let rules: String = (0..10_000)
-        .map(|i| format!("add {} deny ip from 1.{}.{}.0/24 to any\n", 1000 + i, i / 256, i % 256))
-        .collect();
+    let rules: String =
+        (0..10_000).map(|i| format!("add {} deny ip from 1.{}.{}.0/24 to any\n", 1000 + i, i / 256, i % 256)).collect();
     let file = script.0.join("many");
     fs::write(&file, rules).unwrap();
     let c = lab.host("c").unwrap();
@@ -250,7 +249,10 @@ fn a_rule_is_added_while_packets_flow(driver: &str) {
     assert_eq!(filtered_now(&lab), dropped, "no packet was judged by a half-made set");
     let start = Instant::now();
     ipfw(&lab, "-q add 500 deny udp from any to any 9 in");
-    println!("{driver}: one rule more among 10,000 was in force after {:?}, the program's start included", start.elapsed());
+    println!(
+        "{driver}: one rule more among 10,000 was in force after {:?}, the program's start included",
+        start.elapsed()
+    );
     std::thread::sleep(Duration::from_millis(100));
     let denied = counted(&lab, 500).0;
     assert!(denied > 0);
@@ -324,7 +326,8 @@ fn a_script_that_fails_at_start_leaves_the_management_port(driver: &str) {
     if !tools::can_test(&["ping", "bash"]) {
         return;
     }
-    let script = Script::new("ipfw -q flush\nipfw add 100 alow ip from any to any\nipfw add 200 allow ip from any to any\n");
+    let script =
+        Script::new("ipfw -q flush\nipfw add 100 alow ip from any to any\nipfw add 200 allow ip from any to any\n");
     let lab = Lab::without_router(&Topology::new()).unwrap();
     let mut child = spawn(&lab, driver, &script);
     wait_until("the built-in rules", PATIENCE, || {

@@ -24,6 +24,7 @@ use super::host::HostPath;
 use super::plan::PortPlan;
 use super::privileges::{Assistant, Privileges};
 use crate::ipfw::firewall::Firewall;
+use crate::ipfw::logging::LogCounters;
 use crate::kernel::FollowerHandle;
 use crate::watchdog::Alarms;
 
@@ -123,6 +124,8 @@ pub struct Core {
     pub follower: Mutex<Option<FollowerHandle>>,
     /// The firewall, where there is one.
     pub firewall: Option<Arc<Firewall>>,
+    /// Counts of the firewall's log.
+    pub log_counters: Arc<LogCounters>,
     /// Held while a configuration is being put in force: one at a time.
     pub changing: Mutex<()>,
     /// Where the control socket is: private directories of scripts are made there.

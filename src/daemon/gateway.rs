@@ -267,6 +267,14 @@ fn events(core: &Core) -> Vec<NamedCount> {
     ]
     .map(|(name, n)| NamedCount::new(name, n.load(Relaxed)))
     .into();
+    if core.firewall.is_some() {
+        let log = &core.log_counters;
+        events.extend([
+            NamedCount::new("ipfw_log_written", log.written.load(Relaxed)),
+            NamedCount::new("ipfw_log_lost", log.lost.load(Relaxed)),
+            NamedCount::new("ipfw_log_failed", log.failed.load(Relaxed)),
+        ]);
+    }
     if let Some(follower) = &*lock(&core.follower) {
         let k = follower.counters();
         events.extend(

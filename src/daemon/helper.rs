@@ -25,6 +25,7 @@ use serde_json::Value;
 
 use super::ipfw::{self, Gathered};
 use super::privileges::in_memory;
+use crate::ipfw::logging::file;
 use crate::kernel::{ChosenRecords, KernelError, RecordKeeper, restore_left};
 use crate::log;
 use crate::privilege::helper::Actions;
@@ -43,6 +44,8 @@ pub const OPEN_TAP: &str = "open-tap";
 pub const READ_CONFIG: &str = "read-config";
 /// The script of a configuration is run: `{"path": configuration}`; gives a [`Gathered`] as a file.
 pub const RUN_SCRIPT: &str = "run-script";
+/// A file of the firewall's log: `{"path": file, "aside": whether the one that is there is put aside}`.
+pub const OPEN_LOG: &str = "open-log";
 /// A restore record: `{"path": file}` with its text as a file.
 pub const STORE_RECORD: &str = "store-record";
 /// A record away: `{"path": file}`.
@@ -71,6 +74,8 @@ pub struct Charter {
     pub kernel_on_exit: bool,
     /// The configuration that the daemon was started with.
     pub config: PathBuf,
+    /// Files that the firewall's log may be written to, and how many of each are kept.
+    pub logs: Vec<(PathBuf, u32)>,
     /// The control socket, and its inode.
     pub socket: (PathBuf, u64),
 }
@@ -132,6 +137,13 @@ struct OfPath {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct OfLog {
+    path: PathBuf,
+    aside: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct OfQueue {
     queue: u32,
 }
@@ -182,6 +194,14 @@ impl Actions for Duties {
                 let OfPath { path } = read(arguments)?;
                 let gathered = serde_json::to_vec(&run_script(charter, &path)?).map_err(|e| e.to_string())?;
                 Ok((Value::Null, vec![in_memory(&gathered).map_err(|e| e.to_string())?]))
+            }
+            OPEN_LOG => {
+                let OfLog { path, aside } = read(arguments)?;
+                let Some((_, keep)) = charter.logs.iter().find(|(log, _)| *log == path) else {
+                    return Err(format!("{} is no log of the configuration", path.display()));
+                };
+                let file = file::open(&path, aside, *keep).map_err(|e| e.to_string())?;
+                Ok((Value::Null, vec![file.into()]))
             }
             STORE_RECORD => {
                 let OfPath { path } = read(arguments)?;
@@ -375,6 +395,7 @@ mod tests {
             state_directory: place.0.join("state"),
             kernel_on_exit: false,
             config: place.0.join("gateway.toml"),
+            logs: vec![(place.0.join("ipfw.log"), 1)],
             socket: (place.0.join("socket"), 0),
         };
         let mut duties = Duties::default();
@@ -411,6 +432,25 @@ mod tests {
         let text = duties.call(STORE_RECORD, &json!({ "path": "/etc/passwd" }), record).unwrap_err();
         assert!(text.contains("no record of a port"), "{text}");
         assert!(refused(&mut duties, REMOVE_RECORD, json!({ "path": "/etc/passwd" })).contains("no record of a port"));
+    }
+
+    #[test]
+    fn only_logs_and_scripts_of_the_configuration_are_touched() {
+        let (place, elsewhere) = (Place::new("logs"), Place::new("logs-elsewhere"));
+        let mut duties = begun(&place);
+        let own = place.0.join("ipfw.log");
+        let mut open =
+            |path: &Path, aside: bool| duties.call(OPEN_LOG, &json!({ "path": path, "aside": aside }), Vec::new());
+        assert_eq!(open(&own, false).unwrap().1.len(), 1);
+        assert_eq!(open(&own, true).unwrap().1.len(), 1);
+        assert!(place.0.join("ipfw.log.0").exists());
+        assert!(open(Path::new("/etc/passwd"), true).unwrap_err().contains("is no log"));
+        let far = elsewhere.0.join("gateway.toml");
+        std::fs::write(&far, "[ipfw]\nscript = \"/bin/true\"\n[[port]]\ndevice = \"em0\"\n").unwrap();
+        std::fs::write(place.0.join("gateway.toml"), "[[port]]\ndevice = \"em0\"\n").unwrap();
+        assert!(refused(&mut duties, RUN_SCRIPT, json!({ "path": far })).contains("may not name a script"));
+        let own = place.0.join("gateway.toml");
+        assert!(refused(&mut duties, RUN_SCRIPT, json!({ "path": own })).contains("has no [ipfw]"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrule_config::gateway::Ipfw as Settings;
+use ferrule_config::gateway::{Gateway as Config, Ipfw as Settings};
 use ferrule_config::ipfw::language::NoHosts;
 use ferrule_config::ipfw::names::builtin;
 use ferrule_config::ipfw::pending::PendingSet;
@@ -20,6 +20,7 @@ use super::core::{Core, lock};
 use crate::failure::Failure;
 use crate::ipfw::call::Call;
 use crate::ipfw::firewall::Firewall;
+use crate::ipfw::logging::file::{self, Opener};
 use crate::ipfw::script::{self, ScriptRequest, ScriptRun};
 use crate::ipfw::session::Session;
 use crate::log;
@@ -114,4 +115,21 @@ pub fn open(core: &Core, firewall: &Arc<Firewall>) {
             }
         }
     }
+}
+
+/// Files that the log may be written to, and how many of each are kept.
+pub fn logs(config: &Config) -> Vec<(PathBuf, u32)> {
+    let log = config.ipfw.as_ref().filter(|ipfw| ipfw.enabled).and_then(|ipfw| ipfw.log.as_ref());
+    let files = log.into_iter().flat_map(|log| [&log.file, &log.pcap].map(|file| (file.clone(), log.keep)));
+    files.filter_map(|(file, keep)| Some((file?.value, keep))).collect()
+}
+
+/// Who opens the log's files: the helper, once privileges are given up.
+pub fn log_opener(core: &Arc<Core>, keep: u32) -> Opener {
+    // The core outlives the thread that has this, and must not be kept by it.
+    let core = Arc::downgrade(core);
+    Box::new(move |path, aside| match core.upgrade().as_ref().and_then(|core| core.assistant()) {
+        Some(assistant) => assistant.open_log(path, aside),
+        None => file::open(path, aside, keep),
+    })
 }

@@ -236,6 +236,16 @@ impl Assistant {
         serde_json::from_slice(&bytes).map_err(|e| told(&e))
     }
 
+    /// A file of the firewall's log, after the one that is there was put aside where that is asked.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn open_log(&self, path: &Path, aside: bool) -> io::Result<File> {
+        let arguments = json!({ "path": path, "aside": aside });
+        let (_, fds) = self.ask(helper::OPEN_LOG, &arguments, &[]).map_err(io::Error::other)?;
+        fds.into_iter().next().map(File::from).ok_or_else(|| io::Error::other("the privileged helper gave no file"))
+    }
+
     /// What becomes of the box if this process is killed.
     ///
     /// # Errors

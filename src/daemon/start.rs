@@ -7,7 +7,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -42,6 +42,7 @@ use crate::control::access::{Accounts, Policy};
 use crate::control::server::{Listener, Options as SocketOptions};
 use crate::failure::Failure;
 use crate::ipfw::firewall::Firewall;
+use crate::ipfw::logging::{self, Journal};
 use crate::kernel::{Follower, MonitorOptions, doctor};
 use crate::metrics::server::MetricsListener;
 use crate::signals::{self, Notifier, SignalThread, Wish};
@@ -203,6 +204,8 @@ struct Assembled {
     host_thread: Option<JoinHandle<()>>,
     requests: Vec<rtrb::Consumer<NextHopKey>>,
     follower: Option<Follower>,
+    /// Writes what `log` rules met.
+    journal: Option<Journal>,
 }
 
 /// How many workers: what the file says, else as many as the port with the most queues has, within the processors.
@@ -277,6 +280,9 @@ fn assemble(
         let names = plans.iter().map(|plan| plan.name.clone()).collect();
         Arc::new(Firewall::new(ipfw, &domain, workers, names))
     });
+    let log = config.ipfw.as_ref().and_then(|ipfw| ipfw.log.clone()).filter(|_| firewall.is_some());
+    let (sinks, journal_rings) = logging::Rings::new(if log.is_some() { workers } else { 0 });
+    let mut sinks = sinks.into_iter();
     let mut mesh = Rings::mesh(workers, RING, &bells);
     let cores = plan::cores(&config, workers);
     let (mut handles, mut ends, mut requests, mut ready) = (vec![], vec![], vec![], vec![]);
@@ -284,7 +290,7 @@ fn assemble(
     for (id, (pool, bell)) in pools.into_iter().zip(&bells).enumerate() {
         let Some(place) = domain.register() else { continue };
         let mailbox = Arc::new(Mailbox::new(bell.clone()));
-        let stages: Vec<Box<dyn Stage>> = firewall.iter().map(|firewall| firewall.stage(id, None)).collect();
+        let stages: Vec<Box<dyn Stage>> = firewall.iter().map(|firewall| firewall.stage(id, sinks.next())).collect();
         let counters = Arc::new(WorkerCounters::new(plans.len(), stages.len()));
         let link = (!standalone).then(|| {
             let (link, end) = rings::link(RING, host_bell.clone(), bell.clone(), punt.clone());
@@ -330,6 +336,7 @@ fn assemble(
         host: Mutex::new(host),
         follower: Mutex::new(None),
         firewall,
+        log_counters: Arc::default(),
         changing: Mutex::new(()),
         run_directory,
         plans,
@@ -344,7 +351,11 @@ fn assemble(
         started: Instant::now(),
     };
     let core = Arc::new(core);
-    Ok(Assembled { core, ready, ready_host, threads: Vec::new(), host_thread: None, requests, follower: None })
+    let journal = log.zip(core.firewall.clone()).map(|(settings, firewall)| {
+        let (opener, counters) = (ipfw::log_opener(&core, settings.keep), core.log_counters.clone());
+        Journal::new(&settings, journal_rings, firewall, opener, counters)
+    });
+    Ok(Assembled { core, journal, ready, ready_host, threads: Vec::new(), host_thread: None, requests, follower: None })
 }
 
 /// The directory of the control socket.
@@ -403,6 +414,7 @@ fn charter(core: &Core, listener: &Listener, options: &RunOptions) -> Charter {
         state_directory: options.state_directory.clone(),
         kernel_on_exit: config.engine.on_exit.value == gateway::OnExit::Kernel,
         config: options.config.clone(),
+        logs: ipfw::logs(config),
         socket: (socket.to_owned(), inode),
     }
 }
@@ -486,6 +498,11 @@ fn serve(
     if let Some(watchdog) = &_watchdog {
         let _ = core.alarms.set(watchdog.alarms().clone());
     }
+    let journal_ends = Arc::new(AtomicBool::new(false));
+    let journal = assembled.journal.take().and_then(|journal| {
+        let ends = journal_ends.clone();
+        spawn("ipfw-log", move || journal.run(&ends))
+    });
     let opening = core.clone();
     let begin = move || {
         if let Some(firewall) = &opening.firewall {
@@ -503,6 +520,10 @@ fn serve(
         }
     };
     supervise::run(&core, &mut assembled.requests);
+    journal_ends.store(true, Ordering::Relaxed);
+    if let Some(journal) = journal {
+        let _ = journal.join();
+    }
     Notifier.stopping();
     Ok(())
 }

@@ -42,6 +42,7 @@ use ferrule_filters::ipfw::stage::Ipfw;
 pub use self::answer::only_asks;
 use self::places::{HIDDEN, LAST, Places, Sameness};
 use self::tables::{FollowedTables, Way};
+use super::logging::{self, LogFacts};
 
 /// Name of the variable that says what rule 65535 does.
 const DEFAULT_TO_ACCEPT: &str = "net.inet.ip.fw.default_to_accept";
@@ -184,6 +185,26 @@ impl Firewall {
         self.put_in_force(&mut state, change)?;
         state.phase = Phase::BuiltIn;
         Ok(text)
+    }
+
+    /// The name of a port.
+    pub fn port_name(&self, port: usize) -> Option<String> {
+        self.ports.get(port).cloned()
+    }
+
+    /// What the log needs to know of the rules in force.
+    pub fn log_facts(&self) -> LogFacts {
+        let state = self.state();
+        let last = state.set.rule_set().default_rule();
+        let rules = state.places.rules().iter().map(|(rule, place)| (&**rule, place.index)).chain([(&last, LAST)]);
+        let mut facts = LogFacts::default();
+        for (rule, place) in rules.filter(|(rule, _)| rule.log.is_some()) {
+            facts.actions.insert(place, logging::line::action(rule));
+            if let Some(budget) = state.budgets.get(&place).filter(|budget| budget.left() == Some(0)) {
+                facts.spent.push((place, rule.number, budget.most()));
+            }
+        }
+        facts
     }
 
     fn put_in_force(&self, state: &mut State, change: Change) -> Result<(), String> {

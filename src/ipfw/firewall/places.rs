@@ -142,19 +142,27 @@ mod tests {
     #[test]
     fn rules_that_mean_the_same_keep_their_places_and_others_do_not() {
         let mut places = Places::new(Domain::new(1));
-        let first = rules(&["add 10 allow", "add 10 allow", "add 20 count ip from any to any"]);
+        let first = rules(&[
+            "add 10 allow ip from any to any",
+            "add 10 allow ip from any to any",
+            "add 20 count ip from any to any",
+        ]);
         let mut begun = Vec::new();
         assert!(places.change(first.clone(), Sameness::Meaning, |place| begun.push(place)).is_empty());
         assert_eq!(begun, [2, 3, 4]);
         let before: Vec<RuleRef> = places.rules().iter().map(|(_, place)| *place).collect();
         // Run again: the same text, other objects.
-        let again = rules(&["add 5 deny tcp from any to any", "add 10 allow", "add 20 count ip from any to any"]);
+        let again = rules(&[
+            "add 5 deny tcp from any to any",
+            "add 10 allow ip from any to any",
+            "add 20 count ip from any to any",
+        ]);
         let gone = places.change(again.clone(), Sameness::Meaning, |place| begun.push(place));
         assert_eq!((gone, &begun[3..]), (vec![3], &[5][..]));
         assert_eq!(places.rules()[1].1, before[0]);
         assert_eq!(places.rules()[2].1, before[2]);
         // Flushed and added again by hand: nothing is kept.
-        let by_hand = rules(&["add 10 allow"]);
+        let by_hand = rules(&["add 10 allow ip from any to any"]);
         assert_eq!(places.change(by_hand, Sameness::Identity, |_| {}).len(), 3);
         assert!(places.rules().iter().all(|(_, place)| *place != before[0]));
     }
@@ -165,13 +173,14 @@ mod tests {
         let mut worker = domain.register().unwrap();
         worker.online();
         let mut places = Places::new(domain);
-        places.change(rules(&["add 10 allow"]), Sameness::Identity, |_| {});
+        places.change(rules(&["add 10 allow ip from any to any"]), Sameness::Identity, |_| {});
         let gone = places.change(Vec::new(), Sameness::Identity, |_| {});
         places.retire(gone);
         let mut begun = Vec::new();
-        places.change(rules(&["add 10 allow"]), Sameness::Identity, |place| begun.push(place));
+        places.change(rules(&["add 10 allow ip from any to any"]), Sameness::Identity, |place| begun.push(place));
         worker.quiescent();
-        let gone = places.change(rules(&["add 20 allow"]), Sameness::Identity, |place| begun.push(place));
+        let gone =
+            places.change(rules(&["add 20 allow ip from any to any"]), Sameness::Identity, |place| begun.push(place));
         assert_eq!((begun, gone), (vec![3, 2], vec![3]));
         assert_eq!(places.rules()[0].1.generation, 2, "told from the rule that had the place before");
     }

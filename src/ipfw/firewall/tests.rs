@@ -40,7 +40,7 @@ fn one_command_is_one_change() {
     assert_eq!(f.live.generation(), before + 1);
     assert_eq!(engine(&f), [100, 65535]);
     let refused = ask(&f, "add 200 alow ip from any to any");
-    assert_eq!((refused.exit, refused.stderr.starts_with("ipfw: ")), (64, true), "{refused:?}");
+    assert_eq!((refused.exit, refused.stderr.starts_with("ipfw: ")), (65, true), "{refused:?}");
     said(&f, "list");
     assert_eq!(f.live.generation(), before + 1, "what changes nothing is not compiled");
     assert_eq!(ask(&f, "delete 5").exit, 69);
@@ -69,7 +69,7 @@ fn counters_stay_with_their_rule_and_flush_forgets_them() {
     hit(&f, 200, 3);
     assert_eq!(said(&f, "flush"), "Flushed all rules.\n");
     said(&f, "add 200 allow ip from any to any");
-    assert_eq!(said(&f, "-a list 200"), "00200 0 0 allow ip from any to any\n");
+    assert_eq!(said(&f, "-a list 200"), "00200 0   0 allow ip from any to any\n");
     said(&f, "zero");
     assert_eq!(said(&f, "-a list 65535"), "65535 0 0 deny ip from any to any\n");
 }
@@ -112,7 +112,7 @@ fn a_file_of_commands_ends_at_its_first_error() {
         f.ipfw(&Call { program: "ipfw".into(), commands: Some(commands), ..Call::default() }).0
     };
     let reply = file("add 10 allow tcp from any to any\n\nadd 20 nonsense\nadd 30 allow udp from any to any\n");
-    assert_eq!((reply.exit, reply.stderr.starts_with("Line 3: ")), (64, true), "{reply:?}");
+    assert_eq!((reply.exit, reply.stderr.starts_with("Line 3: ")), (65, true), "{reply:?}");
     assert_eq!(engine(&f), [10, 65535]);
     hit(&f, 10, 4);
     let reply = file("flush\nadd 10 allow tcp from any to any\nshow 10\n");
