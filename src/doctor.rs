@@ -15,10 +15,18 @@ use crate::snapshot::{Finding, Severity};
 pub fn before_start(gateway: &Gateway) -> Result<Vec<Finding>, Failure> {
     // A TAP is made when there is none, so it need not exist.
     let named = gateway.ports.iter().filter(|p| !matches!(p.driver.value, Driver::Tap { .. }));
-    let names: Vec<&str> = named.filter_map(|p| p.driver.value.device()).map(|d| d.value.as_str()).collect();
+    let devices = named.filter_map(|p| p.driver.value.device()).map(|d| d.value.as_str());
+    let there = crate::daemon::supervise::interfaces();
+    let names: Vec<String> = devices.map(|device| nic_of(device, gateway.is_standalone(), &there)).collect();
     let cores: Vec<usize> = gateway.engine.cores.iter().map(|c| usize::from(c.value)).collect();
     let report = examine(&names, &cores).map_err(|e| Failure::input(e.to_string()))?;
     Ok(findings(&report))
+}
+
+/// The NIC behind a device of the file: while a gateway runs, and after a closed end, it has another name.
+fn nic_of(device: &str, standalone: bool, there: &[String]) -> String {
+    let renamed = crate::kernel::nic_name(device);
+    if !standalone && there.contains(&renamed) { renamed } else { device.to_owned() }
 }
 
 /// Looks at devices and the host for workers on these cores; what keeps it from looking is a finding itself.
@@ -60,6 +68,14 @@ mod tests {
         let gateway = ferrule_config::gateway::parse("[[port]]\nname = \"wan\"\ndevice = \"nosuch0\"\n").unwrap();
         let Err(Failure::Input(text)) = before_start(&gateway) else { panic!("found it") };
         assert!(text.contains("nosuch0") && text.contains("lo"), "{text}");
+    }
+
+    #[test]
+    fn on_a_box_where_it_runs_the_nic_is_looked_at_and_not_the_tap() {
+        let there = ["lo", "eth0", "eth0.phy", "eth1"].map(str::to_owned);
+        let nics = ["eth0", "eth1"].map(|device| nic_of(device, false, &there));
+        assert_eq!(nics, ["eth0.phy", "eth1"]);
+        assert_eq!(nic_of("eth0", true, &there), "eth0");
     }
 
     #[test]

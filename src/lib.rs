@@ -16,6 +16,7 @@ pub mod ministat;
 pub mod pktgen;
 pub mod privilege;
 pub mod program;
+pub mod restore;
 pub mod show;
 pub mod signals;
 pub mod snapshot;

@@ -144,3 +144,8 @@ fn path() {
 fn gateway() {
     replay("gateway");
 }
+
+#[test]
+fn ipfw_rules() {
+    replay("ipfw_rules");
+}

@@ -2,11 +2,13 @@
 //! a kernel beside it. Needs root.
 mod gateway_common;
 
+use ferrule::control::RouteQuery;
 use ferrule::lab::probe::ping::{Ping, PingErrorKind};
 use ferrule::lab::probe::trace;
 use ferrule::lab::{Background, GatewayRouter, Host, Lab, Topology, tools, wait_until};
 use gateway_common::control::*;
 use gateway_common::{assert_balanced, count, ferrule as router};
+use ipnetwork::IpNetwork;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -26,6 +28,7 @@ with_both_drivers! {
     every_report_is_json_and_metrics_are_prometheus_text
     without_a_kernel_the_gateway_answers_and_resolves_by_itself
     routes_of_the_file_are_reloaded_applied_and_taken_back
+    without_a_host_path_the_box_is_closed_after_an_end_and_a_kill
 }
 
 /// A file in the lab's scratch directory.
@@ -437,6 +440,61 @@ fn without_a_kernel_the_gateway_answers_and_resolves_by_itself(driver: &str) {
     assert!(status.success(), "{log}");
 }
 
+/// A - C in both families: whether the pings are answered.
+fn passes(lab: &Lab) -> Vec<bool> {
+    let a = lab.host("a").unwrap();
+    let targets = [IpAddr::from(lab.v4("c")), lab.v6("c").into()];
+    targets.map(|to| Ping::new(to).count(2).run(&a).unwrap().received > 0).to_vec()
+}
+
+fn without_a_host_path_the_box_is_closed_after_an_end_and_a_kill(driver: &str) {
+    if !tools::can_test(&["ping"]) {
+        return;
+    }
+    let lab = Lab::without_router(&Topology::new()).unwrap();
+    let b = lab.host("b").unwrap();
+    // The kernel has addresses on the NICs and would forward.
+    b.sysctl("net.ipv4.ip_forward", "1").unwrap();
+    b.sysctl("net.ipv6.conf.all.forwarding", "1").unwrap();
+    b.ip_batch(&lab.plan().router_batch()).unwrap();
+    wait_until("the kernel to forward", PATIENCE, || {
+        let all = passes(&lab);
+        Ok(if all == [true, true] { Ok(()) } else { Err(format!("{all:?}")) })
+    })
+    .unwrap();
+    let found = kernel_state(&b);
+    let path: PathBuf = write(&lab, "gateway.toml", &standalone(&lab, driver, "")).into();
+    let start = || router(driver).launch(&lab, &path).unwrap();
+    let child = start();
+    assert_eq!(passes(&lab), [true, true]);
+    child.kill();
+    assert_eq!(passes(&lab), [false, false], "after a kill");
+    let child = start();
+    assert!(child.log().contains("as the last run left it"), "{}", child.log());
+    assert_eq!(passes(&lab), [true, true]);
+    let (status, log) = child.stop(PATIENCE).unwrap();
+    assert!(status.success(), "{log}");
+    assert_eq!(passes(&lab), [false, false], "after the end");
+    // And back, without running again: `ferrule restore`.
+    let records = lab.scratch().join("records").display().to_string();
+    let words = [PROGRAM, "restore", "--state-directory", &records];
+    let done = b.run(&words, PATIENCE).unwrap();
+    assert!(done.status.success() && done.stdout.contains("ba0: the kernel has its device back"), "{done:?}");
+    wait_until("B as it was", PATIENCE, || {
+        let after = kernel_state(&b);
+        Ok(if after == found { Ok(()) } else { Err(String::new()) })
+    })
+    .unwrap_or_else(|_| assert_same(&found, &kernel_state(&b)));
+    assert_eq!(passes(&lab), [true, true], "restored");
+    assert!(b.run(&words, PATIENCE).unwrap().stdout.contains("nothing to give back"));
+    // Not from under one that runs.
+    let child = start();
+    let refused = b.run(&words, PATIENCE).unwrap();
+    assert!(refused.status.code() == Some(2) && refused.stderr.contains("owns"), "{refused:?}");
+    assert_eq!(passes(&lab), [true, true]);
+    assert!(child.stop(PATIENCE).unwrap().0.success());
+}
+
 fn routes_of_the_file_are_reloaded_applied_and_taken_back(driver: &str) {
     let Some((lab, child)) = start_standalone(driver, |_| String::new()) else { return };
     let a = lab.host("a").unwrap();
@@ -474,6 +532,12 @@ fn routes_of_the_file_are_reloaded_applied_and_taken_back(driver: &str) {
     let snapshot = client.snapshot().unwrap();
     assert!(snapshot.daemon.confirm_left_s.is_none() && snapshot.daemon.config.ends_with("gateway.toml"));
     assert!(child.log().contains("was not confirmed in time"), "{}", child.log());
+    for told in ["gateway.toml is in force", "new.toml is in force, for 2 s unless confirmed"] {
+        assert!(child.log().contains(told), "{told}: {}", child.log());
+    }
+    let rows = client.routes(RouteQuery::default()).unwrap();
+    let order: Vec<IpNetwork> = rows.iter().map(|row| row.prefix.parse().unwrap()).collect();
+    assert!(order.len() > 8 && order.is_sorted(), "{order:?}");
     let done = ask(&lab, &["confirm"]);
     assert!(done.status.code() == Some(1) && done.stderr.contains("nothing waits"), "{done:?}");
     // Confirmed, it stays.

@@ -80,7 +80,11 @@ impl Links {
         for (name, now, then) in [("A", self.a, before.a), ("C", self.c, before.c)] {
             let grown = |count: fn(&LinkCount) -> u64| count(&now).sub(count(&then));
             let (sent, got, lost) = (grown(|l| l.peer_sent), grown(|l| l.received), grown(|l| l.lost_before));
-            assert_eq!(sent, got + lost, "{name} sent {sent}, the gateway got {got} and its device lost {lost}");
+            assert_eq!(
+                sent,
+                got + lost,
+                "{name} sent {sent}, the gateway got {got} and its device lost {lost}; {now:?} {then:?}"
+            );
             let (sent, got, lost) = (grown(|l| l.transmitted), grown(|l| l.peer_received), grown(|l| l.lost_after));
             assert_eq!(sent, got + lost, "the gateway sent {sent}, {name} got {got} and the link lost {lost}");
         }

@@ -22,6 +22,7 @@ with_both_drivers! {
     a_link_goes_down_and_comes_back
     a_port_that_is_set_down_carries_nothing
     a_device_is_deleted_and_made_again
+    a_host_interface_that_is_deleted_is_made_again
     nothing_passes_after_a_kill_and_a_restart_goes_on
     an_end_with_the_kernel_restores_everything
     an_end_leaves_the_box_closed
@@ -274,6 +275,40 @@ fn a_device_is_deleted_and_made_again(driver: &str) {
     assert!(past > 100 && towards > 100);
     assert_eq!(datagrams(&c) - arrived, past, "nothing was lost past the device that went: {:?}", end.drops);
     assert_eq!((count(&end.events, "ports_lost"), count(&end.events, "ports_reattached")), (1, 1));
+}
+
+fn a_host_interface_that_is_deleted_is_made_again(driver: &str) {
+    let Some(mut lab) = up(driver, &Topology::new(), &[]) else { return };
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    add_by_hand(&lab);
+    b.ip_batch("link set ba0 mtu 1480\n").unwrap();
+    let mut client = client(&lab);
+    wait_kind(&mut client, "198.18.200.7".parse().unwrap(), Some("forward"));
+    // The record follows the kernel's own notices, which take a moment.
+    std::thread::sleep(Duration::from_millis(500));
+    let before = configuration(&b);
+    let link = || b.ip_json(&["link", "show", "dev", "ba0"]).unwrap()[0].clone();
+    let first = link();
+    b.ip_batch("link del ba0\n").unwrap();
+    wait_until("the host interface made again", PATIENCE, || {
+        let events = client.snapshot().unwrap().events;
+        let counts = (count(&events, "host_interfaces_lost"), count(&events, "host_interfaces_remade"));
+        Ok(if counts == (1, 1) { Ok(()) } else { Err(format!("{counts:?}")) })
+    })
+    .unwrap();
+    assert_same(&before, &configuration(&b));
+    let again = link();
+    assert_ne!(first["ifindex"], again["ifindex"]);
+    assert_eq!([&first["address"], &first["mtu"]], [&again["address"], &again["mtu"]]);
+    wait_port(&lab, "ba0", "up");
+    for to in server(&lab).into_iter().chain(ROUTER.map(|text| text.parse().unwrap())) {
+        wait_answer(&a, to, PATIENCE);
+        assert!(Ping::new(to).run(&a).unwrap().is_clean());
+    }
+    wait_kind(&mut client, "198.18.200.7".parse().unwrap(), Some("forward"));
+    let log: String = lab.router().iter().map(|child| child.log()).collect();
+    assert!(log.contains("the host interface ba0 is gone") && log.contains("the host interface is back"), "{log}");
+    assert_balanced(&lab);
 }
 
 /// A lab whose B would forward by its kernel: what passes while the gateway is not there, passes by mistake.

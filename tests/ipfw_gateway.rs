@@ -20,6 +20,7 @@ with_both_drivers! {
     a_rule_is_added_while_packets_flow
     nothing_passes_before_the_first_script_has_ended
     a_script_that_fails_at_start_leaves_the_management_port
+    rules_that_log_write_lines_and_a_capture
 }
 
 /// A script in a directory of its own, removed with it.
@@ -176,7 +177,7 @@ fn a_state_lets_the_answers_in_and_is_listed(driver: &str) {
 /// Scenario 63.
 fn tables_are_swapped_under_load(driver: &str) {
     let script = Script::new(
-        "ipfw -q flush\nipfw table tb0 create\nipfw table tb1 create\nipfw add 100 deny udp from any to table(tb0)\n\
+        "ipfw -q flush\nipfw table tb0 create\nipfw table tb1 create\nipfw add 100 deny udp from any to 'table(tb0)'\n\
          ipfw add 65000 allow ip from any to any\n",
     );
     let Some(lab) = script.up(driver, &Topology::new()) else { return };
@@ -352,4 +353,40 @@ fn a_script_that_fails_at_start_leaves_the_management_port(driver: &str) {
     assert!(done.status.success(), "{done:?}");
     lab.wait_forwarding(&mut child, PATIENCE).unwrap();
     assert_balanced(&lab);
+}
+
+fn rules_that_log_write_lines_and_a_capture(driver: &str) {
+    let script = Script::new(
+        "ipfw -q flush\nipfw add 100 deny log logamount 5 udp from any to any 7001 in\n\
+         ipfw add 200 count log logamount 0 udp from any to any 7002 out\nipfw add 65000 allow ip from any to any\n",
+    );
+    let (lines, capture) = (script.0.join("ipfw.log"), script.0.join("ipfw.pcap"));
+    let mut gateway = script.router(driver);
+    gateway.more.push_str(&format!("log = {{ file = {lines:?}, pcap = {capture:?} }}\n"));
+    let Some(lab) = Gateway::up(&["ping", "tcpdump"], &Topology::new(), &gateway) else { return };
+    assert_eq!(send(&lab, "a", "c", (6000, 7001), 4, 0), 0);
+    assert_eq!(send(&lab, "a", "c", (6000, 7002), 2, 4), 4);
+    let read = || fs::read_to_string(&lines).unwrap_or_default();
+    wait_until("the lines", PATIENCE, || Ok(if read().lines().count() >= 10 { Ok(()) } else { Err(read()) })).unwrap();
+    let text = read();
+    let count = |part: &str| text.lines().filter(|line| line.contains(part)).count();
+    let (a, c) = (lab.v4("a"), lab.v4("c"));
+    assert_eq!(count(&format!("ipfw: 100 Deny UDP {a}:6000 {c}:7001 in via ba0")), 4, "{text}");
+    let (a6, c6) = (lab.v6("a"), lab.v6("c"));
+    assert_eq!(count(&format!("ipfw: 100 Deny UDP [{a6}]:6000 [{c6}]:7001 in via ba0")), 1, "{text}");
+    assert_eq!(count("ipfw: limit 5 reached on entry 100"), 1, "{text}");
+    assert_eq!(count(" ipfw: 200 Count UDP "), 4, "{text}");
+    assert_eq!(count(" out via bc0"), 4, "{text}");
+    // What tcpdump makes of it.
+    let b = lab.host("b").unwrap();
+    let dumped = b.run(&["tcpdump", "-nn", "-r", &capture.display().to_string()], PATIENCE).unwrap();
+    assert_eq!(dumped.stdout.lines().filter(|line| line.contains("UDP, length 64")).count(), 9, "{dumped:?}");
+    // Again from the start.
+    assert_eq!(ipfw(&lab, "resetlog 100"), "Entry 100 logging count reset.\n");
+    assert_eq!(send(&lab, "a", "c", (6000, 7001), 1, 0), 0);
+    wait_until("two lines more", PATIENCE, || Ok(if read().lines().count() >= 12 { Ok(()) } else { Err(read()) }))
+        .unwrap();
+    let snapshot = assert_balanced(&lab);
+    let event = |name: &str| gateway_common::count(&snapshot.events, name);
+    assert_eq!((event("ipfw_log_written"), event("ipfw_log_lost"), event("ipfw_log_failed")), (11, 0, 0));
 }

@@ -431,6 +431,45 @@ fn a_nic_that_disappears_and_comes_back_is_adopted_again() {
 }
 
 #[test]
+fn a_nic_made_anew_under_us_is_given_back_with_what_the_first_one_had_after_a_kill() {
+    inside(|namespace| {
+        let (peer, state) = (Namespace::new(), State::new(namespace));
+        network(&peer);
+        let wanted = global(&run("ip addr show dev em0"));
+        assert!(wanted.len() > 3, "{wanted:?}");
+        let mut filter = KernelFilter::open().unwrap();
+        let mut interface = HostInterface::take_over("em0", &state.options(), &mut filter).unwrap().interface;
+        let mac = interface.mac().map(|byte| format!("{byte:02x}")).join(":");
+        run("ip link del em0.phy");
+        run(&format!(
+            "ip link add eth9 address {mac} type veth peer name far netns {0}; ip -n {0} link set far up; ip link set eth9 up
+             ip -n {0} addr add 192.0.2.254/24 dev far",
+            peer.name
+        ));
+        interface.readopt(&state.options(), &mut filter).unwrap();
+        drop((interface, filter));
+        assert_eq!(restore_left("em0", &state.0).unwrap(), Vec::<String>::new());
+        settle("em0");
+        assert_eq!(global(&run("ip addr show dev em0")), wanted);
+        let routes = run("ip route");
+        assert!(
+            routes.contains("default via 192.0.2.254 dev em0") && routes.contains("10.6.0.0/16 nhid 5"),
+            "{routes}"
+        );
+        assert!(peer.try_sh("ping -c1 -W2 192.0.2.1"));
+    });
+}
+
+/// The global addresses that `ip addr show` shows, sorted.
+fn global(shown: &str) -> Vec<String> {
+    let lines = shown.lines().filter(|line| line.contains("inet") && line.contains("scope global"));
+    let mut addresses: Vec<String> =
+        lines.filter_map(|line| line.split_whitespace().nth(1)).map(str::to_owned).collect();
+    addresses.sort();
+    addresses
+}
+
+#[test]
 fn the_doctor_reports_a_veth() {
     inside(|_| {
         run(

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,13 +31,24 @@ pub enum HostCommand {
     Attach(PortId, TapQueue),
     /// Give the port's host interface up.
     Detach(PortId),
+    /// Take nothing more from the host, and go on with what is for it.
+    Quiet,
     /// End.
     Stop,
+}
+
+/// What the thread tells.
+#[derive(Debug)]
+pub enum HostEvent {
+    /// The port's host interface is gone, with the error that told; the port has none until another is attached.
+    Lost(PortId, io::Error),
 }
 
 /// The thread's other end, for the control thread.
 pub struct HostControl {
     commands: ArrayQueue<HostCommand>,
+    events: ArrayQueue<HostEvent>,
+    quiet: AtomicBool,
     bell: Arc<Waker>,
 }
 
@@ -49,6 +61,16 @@ impl HostControl {
         self.commands.push(command)?;
         self.bell.wake();
         Ok(())
+    }
+
+    /// Whether it takes nothing more from the host, as asked.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet.load(Ordering::Acquire)
+    }
+
+    /// The next thing that the thread has to tell. Nothing is rung for it: look now and then.
+    pub fn event(&self) -> Option<HostEvent> {
+        self.events.pop()
     }
 }
 
@@ -71,7 +93,10 @@ impl HostIo {
         counters: Arc<WorkerCounters>,
         bell: Arc<Waker>,
     ) -> (HostIo, Arc<HostControl>) {
-        let control = Arc::new(HostControl { commands: ArrayQueue::new(64), bell });
+        // Each port is lost at most once before it is attached again: none of its events finds the queue full.
+        let events = ArrayQueue::new(2 * shared.ports.len().max(1));
+        let control =
+            Arc::new(HostControl { commands: ArrayQueue::new(64), events, quiet: AtomicBool::new(false), bell });
         let taps = (0..shared.ports.len()).map(|_| None).collect();
         (HostIo { taps, ends, pool, shared, counters, control: control.clone() }, control)
     }
@@ -83,8 +108,8 @@ impl HostIo {
             for i in 0..self.ends.len() {
                 found += self.up(i);
             }
-            for i in 0..self.taps.len() {
-                found += self.down(PortId(i as u16));
+            if !self.control.is_quiet() {
+                found += (0..self.taps.len()).map(|i| self.down(PortId(i as u16))).sum::<usize>();
             }
             self.pool.balance();
             while let Some(command) = self.control.commands.pop() {
@@ -108,6 +133,7 @@ impl HostIo {
                 }
             }
             HostCommand::Detach(port) => self.detach(port),
+            HostCommand::Quiet => self.control.quiet.store(true, Ordering::Release),
             HostCommand::Stop => {
                 while (0..self.ends.len()).map(|i| self.up(i)).sum::<usize>() > 0 {}
                 for i in 0..self.taps.len() {
@@ -149,7 +175,7 @@ impl HostIo {
             Ok(Written::Busy | Written::Down | Written::Refused) => self.counters.count_drop(DropReason::HostRefused),
             Err(error) => {
                 self.counters.count_drop(DropReason::HostRefused);
-                self.lost(port, &error);
+                self.lost(port, error);
             }
         }
         self.pool.free(packet.frame);
@@ -179,7 +205,7 @@ impl HostIo {
                 }
                 Ok(Read::Empty | Read::NoBuffer) => break,
                 Err(error) => {
-                    self.lost(at, &error);
+                    self.lost(at, error);
                     break;
                 }
             }
@@ -213,8 +239,10 @@ impl HostIo {
     }
 
     /// The interface is gone: the port goes on without a host interface until it is attached again.
-    fn lost(&mut self, port: usize, _error: &io::Error) {
-        self.detach(PortId(port as u16));
+    fn lost(&mut self, port: usize, error: io::Error) {
+        let port = PortId(port as u16);
+        self.detach(port);
+        let _ = self.control.events.push(HostEvent::Lost(port, error));
     }
 
     fn sleep(&mut self) {
@@ -225,7 +253,7 @@ impl HostIo {
             let mut fds: SmallVec<[PollFd<'_>; 16]> = SmallVec::new();
             fds.push(PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN));
             // Without buffers a readable TAP would only make this a spin.
-            if self.pool.available() > BURST {
+            if self.pool.available() > BURST && !self.control.is_quiet() {
                 let taps = self.taps.iter().flatten();
                 fds.extend(taps.map(|tap| PollFd::from_borrowed_fd(tap.fd(), PollFlags::IN)));
             }

@@ -36,6 +36,8 @@ struct Waiting {
     packets: SmallVec<[Packet; QUEUE_MAX]>,
     since: Nanos,
     asked: Nanos,
+    /// The kernel gave up on it.
+    failed: bool,
 }
 
 /// The waiting packets of one worker. Bounded twice: packets per neighbour, neighbours at once.
@@ -91,7 +93,7 @@ impl NeighborQueues {
             let mut packets = SmallVec::new();
             packets.push(packet);
             self.held += 1;
-            self.waiting.insert(key, Waiting { packets, since: now, asked: now });
+            self.waiting.insert(key, Waiting { packets, since: now, asked: now, failed: false });
             return Queued::Waits { ask: true };
         }
         let Some(entry) = self.waiting.get_mut(&key) else {
@@ -107,6 +109,18 @@ impl NeighborQueues {
         entry.packets.push(packet);
         self.held += 1;
         Queued::Waits { ask }
+    }
+
+    /// Notes that a neighbour will not answer: the next [`NeighborQueues::poll`] gives up what waits for it, unless it has been found
+    /// meanwhile. False when nothing waits for it.
+    pub fn fail(&mut self, key: NextHopKey) -> bool {
+        let entry = self.waiting.get_mut(&key);
+        entry.map(|entry| entry.failed = true).is_some()
+    }
+
+    /// How many packets wait for each neighbour.
+    pub fn counts(&self) -> impl Iterator<Item = (NextHopKey, u32)> {
+        self.waiting.iter().map(|(key, entry)| (*key, entry.packets.len() as u32))
     }
 
     /// Whether it is time to look at the waiting ones: there are few, or the last look is a millisecond ago.
@@ -135,7 +149,7 @@ impl NeighborQueues {
             let outcome = match state(*key, first) {
                 NeighborState::Ready => Outcome::Ready,
                 NeighborState::Failed => Outcome::Failed,
-                NeighborState::Unresolved if now.saturating_sub(entry.since) >= WAIT => Outcome::Failed,
+                NeighborState::Unresolved if entry.failed || now.saturating_sub(entry.since) >= WAIT => Outcome::Failed,
                 NeighborState::Unresolved => {
                     if now.saturating_sub(entry.asked) >= ASK_EVERY {
                         entry.asked = now;
@@ -218,6 +232,17 @@ mod tests {
         assert_eq!(asked, 1);
         queues.poll(WAIT + 7, |_, _| NeighborState::Unresolved, |p, o| failed.push((p.frame.head()[0], o).0), |_| ());
         assert_eq!((failed, queues.held()), (vec![5], 0));
+        // The kernel gave up: long before the time is up, and only what waits for that neighbour.
+        assert!(!queues.fail(key(1)), "nothing waits for it");
+        for n in 1..=2 {
+            assert!(matches!(queues.push(key(n), packet(n), WAIT), Queued::Waits { ask: true }));
+        }
+        assert!(queues.fail(key(2)));
+        assert_eq!(queues.counts().count(), 2);
+        let mut gone = vec![];
+        queues.poll(WAIT + 1, |_, _| NeighborState::Unresolved, |p, o| gone.push((p.frame.head()[0], o)), |_| ());
+        assert_eq!((gone, queues.held()), (vec![(2, Outcome::Failed)], 1));
+        queues.drain(drop);
         assert!(!queues.due(u64::MAX), "nobody waits");
     }
 

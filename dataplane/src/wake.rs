@@ -49,8 +49,31 @@ impl Waker {
         let _ = rustix::io::read(&self.bell, &mut count);
     }
 
+    /// Whether the thread sleeps now, or is about to. It may have changed by the time of the answer.
+    pub fn is_sleeping(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed)
+    }
+
     /// The descriptor to poll for reading.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_sleeps_is_told_from_one_that_is_stuck() {
+        let waker = Waker::new().unwrap();
+        assert!(!waker.is_sleeping());
+        waker.prepare();
+        assert!(waker.is_sleeping());
+        waker.wake();
+        assert!(!waker.is_sleeping(), "it was rung for and has work");
+        waker.prepare();
+        waker.awake();
+        assert!(!waker.is_sleeping());
     }
 }

@@ -11,13 +11,14 @@ use ferrule_config::ipfw::table::{TableKey, TableKind, TableOptions, TableValue}
 use ferrule_dataplane::clock::cycles;
 use ferrule_dataplane::packet::hash::HashSeed;
 use ferrule_dataplane::quiesce::Domain;
-use ferrule_filters::ipfw::dynamic::{FlowKey, NameFilter, NameId, NewState, PacketFacts, RuleRef, Shared, States};
+use ferrule_filters::ipfw::dynamic::{
+    Candidate, FlowKey, NameFilter, NameId, NewState, PacketFacts, RuleRef, Shared, States,
+};
 use ferrule_filters::ipfw::table::{AddMode, TableId, TableSet, Tables};
 
 const BATCH: usize = 256;
-/// How many packets ahead the first and the second stage of prefetching are.
-const FAR: usize = 16;
-const NEAR: usize = 8;
+/// Packets of one step of prefetching.
+const STEP: usize = 16;
 const RULE: RuleRef = RuleRef { index: 1, generation: 0 };
 
 struct Random(u64);
@@ -68,22 +69,61 @@ fn states(flows: u32, v6: bool) -> (States, Vec<(FlowKey, u32)>) {
     (states, keys)
 }
 
-/// One pass over `packets` random packets of the flows, whose keys lie in order as descriptors do.
-fn probe_all(states: &mut States, packets: &[(FlowKey, u32)], v6: bool) {
+/// A packet as a descriptor and its header have it: addresses, ports and hash, not the 64 bytes of a whole key.
+#[derive(Clone, Copy)]
+enum Packets<'a> {
+    V4(&'a [(u64, u32, u32)]),
+    V6(&'a [(FlowKey, u32)]),
+}
+
+/// One pass over all packets, as a batch goes: first stage, second stage, probe.
+fn probe_all(states: &mut States, packets: Packets<'_>) {
+    match packets {
+        Packets::V4(packets) => {
+            let key =
+                |&(addresses, ports, hash): &(u64, u32, u32)| (FlowKey::V4 { addresses, ports, protocol: 17 }, hash);
+            packets.chunks(BATCH).for_each(|batch| probe_batch(states, batch, key, |packet| packet.2, false));
+        }
+        Packets::V6(packets) => {
+            packets
+                .chunks(BATCH)
+                .for_each(|batch| probe_batch(states, batch, |packet| *packet, |packet| packet.1, true));
+        }
+    }
+}
+
+#[inline(always)]
+fn probe_batch<P>(
+    states: &mut States,
+    batch: &[P],
+    key: impl Fn(&P) -> (FlowKey, u32),
+    hash: impl Fn(&P) -> u32,
+    v6: bool,
+) {
     let facts = PacketFacts { length: 60, ..PacketFacts::default() };
-    for batch in packets.chunks(BATCH) {
-        for (place, (key, hash)) in batch.iter().enumerate() {
-            if let Some((_, far)) = batch.get(place + FAR) {
-                states.prefetch_bucket(*far);
+    let mut candidates = [Candidate::NONE; BATCH];
+    // In steps of a few packets, so that no more loads are under way than the processor can keep.
+    let steps = batch.len().div_ceil(STEP);
+    let part = |step: usize| step * STEP..((step + 1) * STEP).min(batch.len());
+    for step in 0..steps + 3 {
+        if step < steps {
+            batch[part(step)].iter().for_each(|packet| states.prefetch_bucket(hash(packet)));
+        }
+        if step >= 1 && step < steps + 1 {
+            for place in part(step - 1) {
+                candidates[place] = states.prefetch_state(hash(&batch[place]));
             }
-            if let Some((_, near)) = batch.get(place + NEAR) {
-                states.prefetch_state(*near);
+        }
+        if v6 && step >= 2 && step < steps + 2 {
+            candidates[part(step - 2)].iter().for_each(|candidate| states.prefetch_addresses(*candidate));
+        }
+        if step >= 3 {
+            for place in part(step - 3) {
+                let (key, hash) = key(&batch[place]);
+                let name = NameFilter::Name(NameId::DEFAULT);
+                let hit = states.probe_candidate(candidates[place], &key, name, hash, &facts);
+                assert!(black_box(hit.map(|hit| hit.rule.index)) == Some(RULE.index));
             }
-            if v6 && let Some((_, near)) = batch.get(place + NEAR / 2) {
-                states.prefetch_addresses(*near);
-            }
-            let hit = states.probe(key, NameFilter::Name(NameId::DEFAULT), *hash, &facts);
-            assert!(black_box(hit).is_some());
         }
     }
 }
@@ -93,8 +133,16 @@ fn dynamic() {
         for flows in [1_000, 5_000, 100_000, 1_000_000] {
             let (mut states, keys) = states(flows, v6);
             let mut random = Random(99);
-            let packets: Vec<_> = (0..1 << 20).map(|_| keys[random.next() as usize % keys.len()]).collect();
-            let found = best(8, packets.len(), || probe_all(&mut states, &packets, v6));
+            let packets: Vec<_> = (0..1 << 19).map(|_| keys[random.next() as usize % keys.len()]).collect();
+            let short: Vec<(u64, u32, u32)> = packets
+                .iter()
+                .filter_map(|(key, hash)| match *key {
+                    FlowKey::V4 { addresses, ports, .. } => Some((addresses, ports, *hash)),
+                    FlowKey::V6 { .. } => None,
+                })
+                .collect();
+            let all = if v6 { Packets::V6(&packets) } else { Packets::V4(&short) };
+            let found = best(8, packets.len(), || probe_all(&mut states, all));
             let bytes = states.memory() as f64 / f64::from(flows);
             let family = if v6 { "IPv6" } else { "IPv4" };
             println!("{family} {flows:>9} states: probe and refresh {found:6.1} cycles, {bytes:5.1} bytes a state");
@@ -144,17 +192,16 @@ fn dynamic() {
     println!("new connection with {live} states, two passes and expiry: {each:.0} cycles");
 }
 
-/// What a pass costs with keys from `keys` in order.
+/// What a pass costs with keys from `keys` in order, as a batch goes.
 fn look_up_all(tables: &Tables, id: TableId, keys: &[u32]) {
     for batch in keys.chunks(BATCH) {
-        for (place, key) in batch.iter().enumerate() {
-            if let Some(far) = batch.get(place + FAR) {
-                tables.prefetch4(id, *far);
+        for step in 0..BATCH / STEP + 2 {
+            let part = |step: usize| batch.get(step * STEP..(step + 1) * STEP).unwrap_or_default();
+            part(step).iter().for_each(|key| tables.prefetch4(id, *key));
+            part(step.wrapping_sub(1) & 0xffff).iter().for_each(|key| tables.prefetch4_line(id, *key));
+            for key in part(step.wrapping_sub(2) & 0xffff) {
+                black_box(tables.lookup4(id, *key));
             }
-            if let Some(near) = batch.get(place + NEAR) {
-                tables.prefetch4_line(id, *near);
-            }
-            black_box(tables.lookup4(id, *key));
         }
     }
 }

@@ -240,6 +240,12 @@ fn stage(rules: &[Rule]) -> Vec<Box<dyn Stage>> {
 
 fn main() {
     let mut random = Random(std::process::id().into());
+    // One rule set for a profiler: the number of rules of one shape.
+    if let Some(count) = std::env::args().nth(1).and_then(|count| count.parse().ok()) {
+        let cycles = Rig::new(stage(&one_shape(count))).measure(classic);
+        println!("{count} of one shape: {cycles:.1}");
+        return;
+    }
     let plain = Rig::new(vec![]).measure(classic);
     println!("plain {plain:.1}");
     let show = |name: &str, cycles: f64| println!("{name}: {cycles:.1} (+{:.1})", cycles - plain);

@@ -5,6 +5,7 @@
 //! default, a forwarded packet passes ipfw, pf, the routes, pf, ipfw. The engines themselves come with later issues; until then
 //! the one stage there is passes everything and shows what a line-up costs.
 
+pub mod dummynet;
 pub mod ipfw;
 pub mod nat;
 

@@ -8,6 +8,7 @@
 
 mod frames;
 mod gateway;
+mod ipfw;
 mod path;
 pub mod seeds;
 mod world;
@@ -16,14 +17,15 @@ use std::process::ExitCode;
 
 pub use frames::{parse, reactions};
 pub use gateway::gateway;
+pub use ipfw::ipfw_rules;
 pub use path::path;
 
 /// A fuzz target.
 pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is that of its folder in `corpus/`.
-pub const TARGETS: [(&str, Target); 4] =
-    [("parse", parse), ("reactions", reactions), ("path", path), ("gateway", gateway)];
+pub const TARGETS: [(&str, Target); 5] =
+    [("parse", parse), ("reactions", reactions), ("path", path), ("gateway", gateway), ("ipfw_rules", ipfw_rules)];
 
 /// The main function of a target without libFuzzer: feeds it the files given as arguments.
 pub fn replay(target: Target) -> ExitCode {

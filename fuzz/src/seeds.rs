@@ -31,6 +31,7 @@ pub fn of(target: &str) -> Vec<Seed> {
         "reactions" => frames.map(|(name, bytes)| (name.to_owned(), [&[57], &bytes[..]].concat())).collect(),
         "path" => path(),
         "gateway" => gateway(),
+        "ipfw_rules" => ipfw_rules(),
         _ => Vec::new(),
     }
 }
@@ -59,6 +60,26 @@ fn gateway() -> Vec<Seed> {
         ("bad_key", "[[port]]\ndevise = \"eth0\"\n"),
         ("unclosed", "[[port]\nname = \"em0\n"),
         ("not_utf8", "# \u{fffd}\n[[port]]\ndevice = 5\n"),
+    ];
+    texts.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec())).into()
+}
+
+fn ipfw_rules() -> Vec<Seed> {
+    let texts = [
+        (
+            "plain",
+            "add 200 allow ip from any to any\nadd deny tcp from 10.0.0.0/8, 1.2.3.4 to not me ssh,80-90 in recv em0\n",
+        ),
+        ("blocks", "deny { tcp or udp } from { 1.2.3.0/24{1,5-9} or table(x,7) } to any { dst-port 22 or not in }\n"),
+        ("states", "check-state :any\nallow tcp from any to any setup limit src-addr 4 :web defer-action // text\n"),
+        ("six", "allow ip6 from 2001:db8::/32,::1.2.3.4 to me6 flow-id 1,2 ext6hdr frag icmp6types 128\n"),
+        (
+            "actions",
+            "unreach needfrag 1420 log tag 5 ip from any to any\nfwd [fe80::1%em0]:80 via em*\nsetmark 0xff/0xf in\n",
+        ),
+        ("options", "count frag mf,!df dscp ef iptos congestion tcpflags syn,!ack mac any 0:1:2:3:4:5&ff:0:0:0:0:0\n"),
+        ("lookups", "skipto tablearg ip from any to any lookup src-ip4:255.0.255.0 t lookup dscp:0xf 1 mark 1:3\n"),
+        ("wrong", "alow tcp from 1.2.3.4/99 to any ssj in { esablished\n65535 deny not not any\n"),
     ];
     texts.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec())).into()
 }

@@ -15,7 +15,7 @@ use super::{
 use crate::control::{Client, Request, RouteQuery};
 use crate::failure::Failure;
 use crate::snapshot::Severity;
-use crate::{configuration, log, pktgen, show, top};
+use crate::{configuration, log, pktgen, restore, show, top};
 
 /// The parts of the program that need more than the control socket.
 pub trait Program {
@@ -84,6 +84,7 @@ pub fn dispatch(cli: Cli, program: &dyn Program, out: &mut dyn Write) -> Result<
             let text = Client::connect(&common.socket)?.stop(args.wait)?;
             done(&text, &common, out)
         }
+        Command::Restore(args) => done(&restore::run(&args.names, &args.state_directory)?.join("\n"), &common, out),
         Command::Top(args) => top::run(&args, &common, out),
         Command::PktGen(args) => pktgen::run(&args, common.json, program.opener(), out),
         Command::Lab(args) => program.lab(&args, &common, out),

@@ -112,6 +112,8 @@ pub enum Command {
     Confirm,
     /// Drain and end the running gateway
     Stop(StopArgs),
+    /// Give the NICs that a closed end or a kill left back to the kernel
+    Restore(RestoreArgs),
     /// Live rates, drops, busy share of the cores and cycles per stage
     Top(top::TopArgs),
     /// Send or receive test packets with the flags of netmap's pkt-gen
@@ -253,6 +255,21 @@ pub struct StopArgs {
     /// How long to wait for it to drain
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30s")]
     pub wait: Duration,
+}
+
+/// `ferrule restore`.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "Examples:\n  sudo ferrule stop && sudo ferrule restore      all of them\n  sudo ferrule restore eth0\n\n\
+    Name, addresses, routes and settings come back as the first start found them. A running gateway is not touched: stop it first."
+)]
+pub struct RestoreArgs {
+    /// Ports by the names of their devices; all unless named
+    #[arg(value_name = "DEVICE")]
+    pub names: Vec<String>,
+    /// Where the records are
+    #[arg(long, value_name = "DIR", default_value = crate::daemon::STATE_DIRECTORY)]
+    pub state_directory: PathBuf,
 }
 
 /// `ferrule lab`.

@@ -18,6 +18,9 @@ pub(super) const UPDATE: &str = "use the `ferrule` program of the same release a
 /// Longest wait for an answer line: a reload of large rule sets takes its time.
 const ANSWER: Duration = Duration::from_secs(120);
 
+/// Longest wait for the socket of a daemon that is about to have one.
+const STARTING: Duration = Duration::from_secs(5);
+
 /// A connection to the running daemon.
 #[derive(Debug)]
 pub struct Client {
@@ -26,13 +29,24 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects; waits a few seconds for the socket of a daemon that starts. One that has its socket and does not serve yet is
+    /// waited for with the first answer.
     ///
     /// # Errors
     /// [`Failure::Runtime`] that says that the daemon does not run and how to start it, or that this user may not connect.
     pub fn connect(path: impl AsRef<Path>) -> Result<Client, Failure> {
         let path = path.as_ref().to_owned();
-        let stream = UnixStream::connect(&path).map_err(|e| explain(&path, &e))?;
+        let deadline = Instant::now() + STARTING;
+        let stream = loop {
+            match UnixStream::connect(&path) {
+                Ok(stream) => break stream,
+                // Its socket comes after its lock, and goes before it: it starts, or gives its devices back.
+                Err(e) if nobody_listens(&e) && holder(&path).is_some() && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(e) => return Err(explain(&path, &e)),
+            }
+        };
         let timeouts = stream.set_read_timeout(Some(ANSWER)).and_then(|()| stream.set_write_timeout(Some(ANSWER)));
         timeouts.map_err(|e| explain(&path, &e))?;
         Ok(Client { path, reader: BufReader::new(stream) })
@@ -204,8 +218,26 @@ fn is_unlocked(socket: &Path) -> bool {
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).is_ok()
 }
 
+fn nobody_listens(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+/// The living process that holds the lock beside the socket.
+fn holder(socket: &Path) -> Option<String> {
+    let pid = std::fs::read_to_string(socket.with_extension("lock")).ok()?.trim().to_owned();
+    // The lock is tried only while its process lives, and never while the file is new and empty: a daemon that takes it at
+    // that moment would find it taken.
+    let held = !pid.is_empty() && Path::new("/proc").join(&pid).exists() && !is_unlocked(socket);
+    held.then_some(pid)
+}
+
 fn explain(path: &Path, error: &io::Error) -> Failure {
     let at = path.display();
+    if let Some(pid) = holder(path).filter(|_| nobody_listens(error)) {
+        return Failure::runtime(format!(
+            "the ferrule daemon (process {pid}) is starting, or ending, and does not listen on {at}; try again, and see its log"
+        ));
+    }
     Failure::runtime(match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => format!(
             "the ferrule daemon is not running (nothing listens on {at})\n\

@@ -120,6 +120,35 @@ fn questions_are_answered_and_changes_made() {
 }
 
 #[test]
+fn a_client_waits_for_a_daemon_that_starts() {
+    let (options, gateway) = (options("starts"), Arc::new(Fake::default()));
+    let Err(nobody) = Client::connect(&options.path) else { panic!("nobody listens") };
+    assert!(nobody.to_string().contains("is not running"), "{nobody}");
+    // As a daemon that waits for its predecessor's helper: it has the lock, and no socket yet.
+    let lock_path = options.path.with_extension("lock");
+    fs::write(&lock_path, format!("{}\n", std::process::id())).unwrap();
+    let lock = fs::File::open(&lock_path).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let path = options.path.clone();
+    let early = std::thread::spawn(move || Client::connect(path)?.snapshot());
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!early.is_finished(), "it waits for the socket");
+    // It ended before it had one.
+    fs::write(&lock_path, "").unwrap();
+    let failure = early.join().unwrap().unwrap_err();
+    assert!(failure.to_string().contains("is not running"), "{failure}");
+    drop(lock);
+    let listener = Listener::bind(options.clone()).unwrap();
+    // Bound, and not serving yet: the question waits for its answer.
+    let path = options.path.clone();
+    let late = std::thread::spawn(move || Client::connect(path)?.snapshot());
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!late.is_finished(), "it waits for the answer");
+    let _server = listener.serve(gateway).unwrap();
+    assert_eq!(late.join().unwrap().unwrap(), sample::snapshot());
+}
+
+#[test]
 fn a_bad_file_is_the_users_fault_and_a_torn_reload_the_daemons() {
     let options = options("errors");
     let _server = serve(&options, Arc::default());

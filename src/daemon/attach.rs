@@ -9,8 +9,8 @@ use ferrule_config::gateway::{Driver, XdpMode};
 use ferrule_dataplane::packet::PortId;
 use ferrule_dataplane::port::packet::{self, IngressDropped, PacketOptions};
 use ferrule_dataplane::port::xdp::device::Device;
-use ferrule_dataplane::port::xdp::program::{Fragments, ModeChoice};
-use ferrule_dataplane::port::xdp::{CopyMode, Umem, XdpConfig, XdpPort};
+use ferrule_dataplane::port::xdp::program::{AttachError, Fragments, ModeChoice};
+use ferrule_dataplane::port::xdp::{CopyMode, Umem, XdpConfig, XdpError, XdpPort};
 use ferrule_dataplane::port::{QueuePair, tap};
 
 use super::helper::{TapRequest, XdpRequest};
@@ -114,7 +114,7 @@ fn xdp(request: &Request<'_>, mode: ModeChoice, umem: &Arc<Umem>, why: String) -
             })
         }
     };
-    let (port, pairs) = opened.map_err(|e| Failure::runtime(e.to_string()))?;
+    let (port, pairs) = opened.map_err(xdp_failure)?;
     tell_of_lost_tags(request);
     let report = port.report();
     let mut why = why;
@@ -124,6 +124,38 @@ fn xdp(request: &Request<'_>, mode: ModeChoice, umem: &Arc<Umem>, why: String) -
     let copy = if report.copy == CopyMode::ZeroCopy { "zero-copy" } else { "copy" };
     let mode = format!("{}, {copy}", report.mode);
     Ok(Opened { pairs, driver: "xdp", mode, why, keep: Some(Box::new(port)) })
+}
+
+/// What the user can mend (a device in use, another driver asked for than it has) is bad input, the rest is not.
+fn told(mendable: bool, error: &dyn std::fmt::Display) -> Failure {
+    if mendable { Failure::input(error.to_string()) } else { Failure::runtime(error.to_string()) }
+}
+
+fn is_busy(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBUSY)
+}
+
+fn xdp_failure(error: XdpError) -> Failure {
+    let mendable = match &error {
+        XdpError::Attach(AttachError::Occupied { .. } | AttachError::NoNative { .. } | AttachError::NoMode { .. }) => {
+            true
+        }
+        XdpError::Attach(AttachError::System { source, .. }) | XdpError::Queue { source, .. } => is_busy(source),
+        XdpError::Device { .. } | XdpError::UnequalQueues { .. } => true,
+    };
+    told(mendable, &error)
+}
+
+fn packet_failure(error: packet::OpenError) -> Failure {
+    let mendable = match &error {
+        packet::OpenError::System { source, .. } => is_busy(source),
+        packet::OpenError::OtherInterface { .. } => false,
+        packet::OpenError::Permission(_)
+        | packet::OpenError::NoInterface(_)
+        | packet::OpenError::NotEthernet(..)
+        | packet::OpenError::Queues(_) => true,
+    };
+    told(mendable, &error)
 }
 
 /// Where the kernel keeps a VLAN tag beside the frame, XDP does not see it: the frame looks like an untagged one.
@@ -159,7 +191,7 @@ fn packet(request: &Request<'_>, offload: bool, why: String) -> Result<Opened, F
         None => packet::open(&options, request.port, dropped),
         Some(assistant) => packet::open_with(&options, request.port, dropped, &mut || assistant.packet_socket()),
     };
-    let opened = opened.map_err(|e| Failure::runtime(e.to_string()))?;
+    let opened = opened.map_err(packet_failure)?;
     let mode = format!("TPACKET_V3, {}", if offload { "offload" } else { "copy" });
     Ok(Opened { pairs: opened.queues, driver: "packet", mode, why, keep: None })
 }
@@ -167,13 +199,31 @@ fn packet(request: &Request<'_>, offload: bool, why: String) -> Result<Opened, F
 fn open_tap(request: &Request<'_>, offload: bool) -> Result<Opened, Failure> {
     let queues = request.queues.map_or(request.workers, usize::from);
     let pairs = match request.assistant {
-        None => {
-            tap::open(request.nic, queues, offload, request.port).map_err(|e| Failure::runtime(e.to_string()))?.queues
-        }
+        None => tap::open(request.nic, queues, offload, request.port).map_err(|e| told(is_busy(&e.source), &e))?.queues,
         Some(assistant) => {
             let (name, fds) = assistant.open_tap(&TapRequest { device: request.nic.to_owned(), queues, offload })?;
             fds.into_iter().map(|fd| tap::queue_pair(fd, &name, request.port)).collect()
         }
     };
     Ok(Opened { pairs, driver: "tap", mode: "copy".to_owned(), why: "asked for".to_owned(), keep: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Error;
+
+    #[test]
+    fn a_device_in_use_is_the_users_to_mend_and_a_kernel_that_fails_is_not() {
+        let queue = |errno| {
+            let source = Error::from_raw_os_error(errno);
+            xdp_failure(XdpError::Queue { device: "em0".into(), queue: 0, doing: "bind", source }).exit_code()
+        };
+        assert_eq!((queue(libc::EBUSY), queue(libc::ENOMEM)), (2, 1));
+        let missing = packet_failure(packet::OpenError::NoInterface("em0".into()));
+        assert_eq!(missing.exit_code(), 2);
+        let source = Error::from_raw_os_error(libc::ENOBUFS);
+        let failed = packet::OpenError::System { interface: "em0".into(), call: "setsockopt", source };
+        assert_eq!(packet_failure(failed).exit_code(), 1);
+    }
 }

@@ -61,6 +61,8 @@ pub struct PortStatus {
     pub reattached: u64,
     /// The last trouble with it.
     pub trouble: Option<String>,
+    /// Its host interface was deleted and is not made again yet, with the error that told.
+    pub host_lost: Option<String>,
 }
 
 /// Counts of the control side.
@@ -76,6 +78,10 @@ pub struct ControlCounters {
     pub ports_lost: AtomicU64,
     /// Ports opened again.
     pub ports_reattached: AtomicU64,
+    /// Host interfaces that somebody deleted.
+    pub host_interfaces_lost: AtomicU64,
+    /// Of those, made again.
+    pub host_interfaces_remade: AtomicU64,
     /// Requests for neighbours.
     pub neighbor_requests: AtomicU64,
 }

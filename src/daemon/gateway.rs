@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,11 +15,14 @@ use ferrule_dataplane::clock;
 use ferrule_dataplane::counters::Balance;
 use ferrule_dataplane::fib::table::RouteView;
 use ferrule_dataplane::fib::{AdjacencyKind, Prefix, RouteKind, RouteOrigin, RoutingTable};
+use ferrule_dataplane::neighbor::NextHopKey;
 use ferrule_dataplane::packet::PortId;
+use ferrule_dataplane::worker::{Command, WaitingReport};
 
 use serde_json::Value;
 
 use super::core::{Core, Unconfirmed, lock};
+use super::host::host_name;
 use super::{ipfw, plan, supervise};
 use crate::control::{Gateway, RouteQuery};
 use crate::failure::Failure;
@@ -28,6 +32,9 @@ use crate::snapshot::{
     Finding, NamedCount, NeighborRow, NextHopRow, RouteRow, RouteTotals, Severity, Snapshot, WorkerView,
 };
 use crate::{configuration, log};
+
+/// Most neighbours of which `show neighbors` says how many packets wait.
+const WAITING_MAX: usize = 65_536;
 
 /// The control threads' handle on the gateway.
 pub struct Running(pub Arc<Core>);
@@ -140,7 +147,8 @@ impl Gateway for Running {
             if !carrier.attached {
                 row.state = "absent".to_owned();
             }
-            row.host_interface = lock(&core.host).interface(plan.id).map(|i| i.name().to_owned());
+            let there = lock(&core.host).interface(plan.id).map(|i| i.name().to_owned());
+            row.host_interface = there.filter(|_| status.host_lost.is_none());
         }
         drop(statuses);
         let routing = lock(&core.routing);
@@ -170,19 +178,26 @@ impl Gateway for Running {
             matches!((query.family, r.prefix), (Some(4), Prefix::V4 { .. }) | (Some(6), Prefix::V6 { .. }) | (None, _))
         };
         let limit = query.limit.map_or(usize::MAX, |n| n as usize);
-        routing.routes().filter(|r| r.in_force && wanted(r)).take(limit).map(|r| self.route_row(&routing, &r)).collect()
+        // In the order of their addresses, and within one the shortest first; the table keeps none.
+        let mut routes: Vec<RouteView> = routing.routes().filter(|r| r.in_force && wanted(r)).collect();
+        routes.sort_unstable_by_key(|r| (r.prefix, r.metric));
+        routes.truncate(limit);
+        routes.iter().map(|r| self.route_row(&routing, r)).collect()
     }
 
     fn neighbors(&self) -> Vec<NeighborRow> {
+        let waiting = waiting(&self.0);
         let routing = lock(&self.0.routing);
         let row = |n: ferrule_dataplane::fib::table::NeighborView| NeighborRow {
             address: n.address,
             port: self.port_name(n.port),
             mac: n.mac.map(|m| m.to_string()),
             state: if n.mac.is_some() { "resolved" } else { "unresolved" }.to_owned(),
-            waiting: 0,
+            waiting: waiting.get(&NextHopKey { port: n.port, address: n.address }).copied().unwrap_or(0),
         };
-        routing.neighbors().map(row).collect()
+        let mut rows: Vec<NeighborRow> = routing.neighbors().map(row).collect();
+        rows.sort_by(|a, b| (a.address, &a.port).cmp(&(b.address, &b.port)));
+        rows
     }
 
     fn doctor(&self) -> Vec<Finding> {
@@ -217,6 +232,18 @@ impl Gateway for Running {
                 mend: None,
             });
         }
+        let statuses = lock(&core.ports).clone();
+        for (plan, lost) in core.plans.iter().zip(&statuses).filter_map(|(p, s)| Some((p, s.host_lost.as_ref()?))) {
+            findings.push(Finding {
+                severity: Severity::Error,
+                subject: plan.name.clone(),
+                text: format!("its host interface {} is gone ({lost}); it is made again", host_name(plan)),
+                mend: Some(format!(
+                    "nothing, unless the log says what is in the way; ip link show {}",
+                    host_name(plan)
+                )),
+            });
+        }
         findings
     }
 
@@ -230,7 +257,10 @@ impl Gateway for Running {
 
     fn confirm(&self) -> Result<String, Failure> {
         match lock(&self.0.in_force).unconfirmed.take() {
-            Some(_) => Ok("confirmed".to_owned()),
+            Some(_) => {
+                log::notice("what was applied is confirmed");
+                Ok("confirmed".to_owned())
+            }
             None => Err(Failure::runtime("nothing waits for confirmation".to_owned())),
         }
     }
@@ -255,6 +285,21 @@ impl Gateway for Running {
     }
 }
 
+/// Packets that wait for neighbours, over all workers; what a worker does not say within a tenth of a second is left out.
+fn waiting(core: &Core) -> HashMap<NextHopKey, u64> {
+    let report = Arc::new(WaitingReport::new(WAITING_MAX));
+    let asked = core.workers.iter().filter(|w| w.mailbox.send(Command::Waiting(report.clone())).is_ok()).count();
+    let until = Instant::now() + Duration::from_millis(100);
+    while report.answered() < asked && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut all = HashMap::new();
+    while let Some((key, count)) = report.next() {
+        *all.entry(key).or_default() += u64::from(count);
+    }
+    all
+}
+
 fn events(core: &Core) -> Vec<NamedCount> {
     let c = &core.counters;
     let mut events: Vec<NamedCount> = [
@@ -263,6 +308,8 @@ fn events(core: &Core) -> Vec<NamedCount> {
         ("routes_refused", &c.routes_refused),
         ("ports_lost", &c.ports_lost),
         ("ports_reattached", &c.ports_reattached),
+        ("host_interfaces_lost", &c.host_interfaces_lost),
+        ("host_interfaces_remade", &c.host_interfaces_remade),
         ("neighbor_requests", &c.neighbor_requests),
     ]
     .map(|(name, n)| NamedCount::new(name, n.load(Relaxed)))
@@ -364,6 +411,10 @@ fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> 
             let old_path = std::mem::replace(&mut in_force.path, path.clone());
             in_force.last_error = None;
             let text = format!("{} is in force", path.display());
+            match confirm {
+                Some(time) => log::notice(format!("{text}, for {} s unless confirmed", time.as_secs())),
+                None => log::notice(&text),
+            }
             in_force.unconfirmed =
                 confirm.map(|time| Unconfirmed { config: old, path: old_path, rules, until: Instant::now() + time });
             Ok(match confirm {
@@ -373,6 +424,7 @@ fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> 
         }
         Err(failure) => {
             core.counters.reloads_refused.fetch_add(1, Relaxed);
+            log::error(format!("reload refused, the old configuration stays in force:\n{failure}"));
             in_force.last_error = Some(failure.to_string());
             Err(failure)
         }

@@ -17,6 +17,7 @@ use ferrule_config::gateway;
 use ferrule_dataplane::packet::PortId;
 use ferrule_dataplane::port::packet::sys::open_socket;
 use ferrule_dataplane::port::tap;
+use ferrule_dataplane::port::tapdev::TapFraming;
 use ferrule_dataplane::port::xdp::program::{Fragments, ModeChoice, claim_in};
 use ferrule_dataplane::port::xdp::{Acquired, XdpConfig};
 use serde::de::DeserializeOwned;
@@ -26,7 +27,7 @@ use serde_json::Value;
 use super::ipfw::{self, Gathered};
 use super::privileges::in_memory;
 use crate::ipfw::logging::file;
-use crate::kernel::{ChosenRecords, KernelError, RecordKeeper, restore_left};
+use crate::kernel::{ChosenRecords, HostInterface, KernelError, RecordKeeper, remove_vlan_record, restore_left};
 use crate::log;
 use crate::privilege::helper::Actions;
 
@@ -40,6 +41,8 @@ pub const CLAIM: &str = "claim";
 pub const PACKET_SOCKET: &str = "packet-socket";
 /// A TAP's queues: [`TapRequest`].
 pub const OPEN_TAP: &str = "open-tap";
+/// A host interface that was deleted, bare: [`HostTapRequest`].
+pub const OPEN_HOST_TAP: &str = "open-host-tap";
 /// A configuration: `{"path": file}`.
 pub const READ_CONFIG: &str = "read-config";
 /// The script of a configuration is run: `{"path": configuration}`; gives a [`Gathered`] as a file.
@@ -66,7 +69,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Charter {
     /// Devices that may be opened, by every name that they may have.
     pub devices: Vec<String>,
-    /// Host interfaces with a record each; empty in standalone mode.
+    /// Host interfaces, or in standalone mode NICs, with a record each.
     pub interfaces: Vec<String>,
     /// Where records are.
     pub state_directory: PathBuf,
@@ -129,6 +132,29 @@ pub struct TapRequest {
     pub offload: bool,
 }
 
+/// How to make a port's host interface again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostTapRequest {
+    /// Its name.
+    pub interface: String,
+    /// Its queues.
+    pub queues: usize,
+    /// Whether the stack may leave checksums and segmentation to us.
+    pub offload: bool,
+}
+
+impl HostTapRequest {
+    /// Makes the device, down, and returns a descriptor for each queue.
+    ///
+    /// # Errors
+    /// [`KernelError::Taken`] when something else has the name, and what the kernel says.
+    pub fn make(&self) -> Result<Vec<OwnedFd>, KernelError> {
+        let framing = if self.offload { TapFraming::VirtioNetOffload } else { TapFraming::VirtioNet };
+        HostInterface::make_device(&self.interface, self.queues, framing)
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OfPath {
@@ -185,6 +211,7 @@ impl Actions for Duties {
             }
             PACKET_SOCKET => Ok((Value::Null, vec![open_socket().map_err(|e| format!("AF_PACKET socket: {e}"))?])),
             OPEN_TAP => open_tap(charter, &read(arguments)?),
+            OPEN_HOST_TAP => open_host_tap(charter, &read(arguments)?),
             READ_CONFIG => {
                 let OfPath { path } = read(arguments)?;
                 let bytes = configuration(charter, &path)?;
@@ -234,8 +261,14 @@ impl Actions for Duties {
         if !charter.kernel_on_exit {
             return;
         }
-        // The TAPs of VLANs went with the daemon, and their records are of no use to the kernel.
-        for name in charter.interfaces.iter().filter(|name| charter.devices.contains(name)) {
+        for name in &charter.interfaces {
+            if !charter.devices.contains(name) {
+                // The TAPs of VLANs went with the daemon, and their records are of no use to the kernel.
+                if let Err(error) = remove_vlan_record(name, &charter.state_directory) {
+                    log::warning(error.to_string());
+                }
+                continue;
+            }
             match restore(name, &charter.state_directory) {
                 Ok(refused) => {
                     refused.iter().for_each(|text| log::warning(format!("{name}: {text}")));
@@ -278,6 +311,13 @@ fn open_tap(charter: &Charter, request: &TapRequest) -> Outcome {
     }
     let opened = tap::open_queues(&request.device, request.queues, request.offload).map_err(|e| e.to_string())?;
     Ok((Value::from(opened.0), opened.1))
+}
+
+fn open_host_tap(charter: &Charter, request: &HostTapRequest) -> Outcome {
+    if !charter.interfaces.contains(&request.interface) {
+        return Err(format!("{} is no host interface of a port", request.interface));
+    }
+    Ok((Value::Null, request.make().map_err(|e| e.to_string())?))
 }
 
 /// A file's bytes: any `.toml` beside the configuration in force, and elsewhere what is a configuration, so that no other file of
@@ -425,6 +465,8 @@ mod tests {
         assert_eq!(refused(&mut duties, OPEN_XDP, request), "lo is no device of a port");
         let request = json!({ "device": "tap9", "queues": 1, "offload": false });
         assert_eq!(refused(&mut duties, OPEN_TAP, request), "tap9 is no device of a port");
+        let request = json!({ "interface": "em0.phy", "queues": 1, "offload": false });
+        assert_eq!(refused(&mut duties, OPEN_HOST_TAP, request), "em0.phy is no host interface of a port");
         assert!(refused(&mut duties, "exec", json!({})).contains("unknown action"));
         assert!(refused(&mut duties, OPEN_XDP, json!({ "device": "em0" })).contains("missing field"));
         assert!(refused(&mut duties, STORE_RECORD, json!({ "path": "/etc/passwd" })).contains("no record came"));

@@ -12,7 +12,10 @@ use ferrule_dataplane::port::tapdev::{Carrier, TapFraming};
 
 use super::plan::PortPlan;
 use crate::failure::Failure;
-use crate::kernel::{HostInterface, KernelError, KernelFilter, OnExit, RecordKeeper, TakeoverOptions, release_all};
+use crate::kernel::{
+    HostInterface, KernelError, KernelFilter, Left, OnExit, RecordKeeper, SilencedNic, TakeoverOptions, left,
+    release_all, remove_vlan_record,
+};
 use crate::log;
 
 /// Where records of what was changed are kept, to be put back.
@@ -23,6 +26,8 @@ pub const STATE_DIRECTORY: &str = "/run/ferrule";
 pub struct HostPath {
     /// By port number; None in standalone mode.
     pub interfaces: Vec<Option<HostInterface>>,
+    /// Standalone mode: the NICs of the ports, by port number.
+    pub silenced: Vec<Option<SilencedNic>>,
     /// Keeps the kernel silent; None where no port needs it.
     pub filter: Option<KernelFilter>,
     /// Where records are.
@@ -114,20 +119,66 @@ impl HostPath {
         Ok(taps)
     }
 
-    /// Standalone mode: only keeps the kernel from receiving on these devices.
+    /// Standalone mode: keeps the kernel from receiving and forwarding on the NICs, while we run and after a kill. Nothing stays
+    /// changed on an error.
     ///
     /// # Errors
     /// What the kernel refused.
-    pub fn silence(&mut self, devices: impl IntoIterator<Item = String>) -> Result<(), Failure> {
-        for device in devices {
-            if self.filter.is_none() {
-                self.filter = Some(KernelFilter::open().map_err(|e| failure(&e))?);
+    pub fn silence(&mut self, plans: &[PortPlan]) -> Result<(), Failure> {
+        let result = self.try_silence(plans);
+        if result.is_err() {
+            self.release(self.as_found());
+        }
+        result
+    }
+
+    fn try_silence(&mut self, plans: &[PortPlan]) -> Result<(), Failure> {
+        self.silenced = plans.iter().map(|_| None).collect();
+        for plan in plans {
+            let nic = plan.device.as_ref().filter(|_| plan.has_nic());
+            let Some(device) = nic else { continue };
+            let filter = match &mut self.filter {
+                Some(filter) => filter,
+                none => none.insert(KernelFilter::open().map_err(|e| failure(&e))?),
+            };
+            let (nic, resumed) = SilencedNic::take(device, &self.state_directory, filter).map_err(|e| failure(&e))?;
+            if resumed {
+                self.resumed = true;
+                log::notice(format!("{}: found as the last run left it", plan.name));
             }
-            if let Some(filter) = &mut self.filter {
-                filter.silence(&device).map_err(|e| failure(&e))?;
+            if let Some(place) = self.silenced.get_mut(usize::from(plan.id.0)) {
+                *place = Some(nic);
             }
         }
         Ok(())
+    }
+
+    /// Names of all that has a record of ours.
+    pub fn recorded(&self) -> Vec<String> {
+        let taps = self.interfaces.iter().flatten().map(|i| i.name().to_owned());
+        taps.chain(self.silenced.iter().flatten().map(|nic| nic.name().to_owned())).collect()
+    }
+
+    /// Says what earlier runs have left closed that is no port any more, and forgets what VLANs had that are none any more.
+    pub fn tell_of_leftovers(&self) {
+        // Without rules of our own another ferrule may run here, whose records are no leftovers.
+        if self.filter.is_none() {
+            return;
+        }
+        let left = match left(&self.state_directory) {
+            Ok(left) => left,
+            Err(error) => return log::warning(error.to_string()),
+        };
+        let ours = self.recorded();
+        for Left { name, has_nic } in left.into_iter().filter(|left| !ours.contains(&left.name)) {
+            if has_nic {
+                log::warning(format!(
+                    "{name} is no port any more and still closed, as an earlier run left it; give it back to the kernel                      once this one has ended: ferrule restore {name}"
+                ));
+            } else if let Err(error) = remove_vlan_record(&name, &self.state_directory) {
+                log::warning(error.to_string());
+            }
+        }
     }
 
     /// The host interface of a port.
@@ -164,6 +215,9 @@ impl HostPath {
         for interface in self.interfaces.iter_mut().flatten() {
             interface.keep_record_through(keeper.clone());
         }
+        for nic in self.silenced.iter_mut().flatten() {
+            nic.keep_record_through(keeper.clone());
+        }
     }
 
     /// Writes what the host interfaces have now into their records, for a restart after a kill.
@@ -184,7 +238,14 @@ impl HostPath {
     pub fn release(&mut self, on_exit: gateway::OnExit) {
         let interfaces: Vec<_> = std::mem::take(&mut self.interfaces).into_iter().flatten().collect();
         let on_exit = if on_exit == gateway::OnExit::Kernel { OnExit::Kernel } else { OnExit::Closed };
+        let silenced: Vec<_> = std::mem::take(&mut self.silenced).into_iter().flatten().collect();
         let Some(filter) = &mut self.filter else { return };
+        for nic in silenced {
+            match nic.release(on_exit, filter) {
+                Ok(refused) => refused.iter().for_each(log::warning),
+                Err(error) => log::error(error.to_string()),
+            }
+        }
         match release_all(interfaces, on_exit, filter) {
             Ok(refused) => refused.iter().for_each(log::warning),
             Err(error) => log::error(error.to_string()),

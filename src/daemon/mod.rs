@@ -17,5 +17,5 @@ pub mod sink;
 pub mod start;
 pub mod supervise;
 
-pub use host::STATE_DIRECTORY;
+pub use host::{STATE_DIRECTORY, failure as kernel_failure};
 pub use start::{RunOptions, run};

@@ -38,6 +38,11 @@ pub struct PortPlan {
 }
 
 impl PortPlan {
+    /// Whether it takes a NIC of the kernel for itself: no VLAN, and no TAP, whose other end is the kernel's to use.
+    pub fn has_nic(&self) -> bool {
+        self.tag.is_none() && !matches!(self.driver, Driver::Tap { .. })
+    }
+
     /// Whether super-packets and partial checksums pass whole.
     pub fn offload(&self) -> bool {
         matches!(self.driver, Driver::Packet { offload: true, .. } | Driver::Tap { offload: true, .. })

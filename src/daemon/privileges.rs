@@ -204,6 +204,17 @@ impl Assistant {
         Ok((name.as_str().unwrap_or_default().to_owned(), fds))
     }
 
+    /// A host interface that was deleted, made again: a descriptor for each queue.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open_host_tap(&self, request: &helper::HostTapRequest) -> Result<Vec<OwnedFd>, KernelError> {
+        let told = |failure: Failure| {
+            KernelError::netlink(format!("making the TAP {}", request.interface), io::Error::other(failure))
+        };
+        self.ask(helper::OPEN_HOST_TAP, request, &[]).map(|(_, fds)| fds).map_err(told)
+    }
+
     /// The bytes of a configuration file.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use ferrule_dataplane::fib::{MacAddress, NextHop, Prefix, RouteError, RouteKind, RoutingTable};
+use ferrule_dataplane::neighbor::NextHopKey;
 use ferrule_dataplane::packet::PortId;
 use ferrule_dataplane::ports::PortAddresses;
 use ipnetwork::IpNetwork;
@@ -41,6 +42,10 @@ pub fn apply(core: &Core, events: &mut Vec<Event>) {
             Event::Neighbor { ifindex, port, address, state, lladdr } => {
                 if matches!(state, NeighborState::Failed | NeighborState::Gone) {
                     release(core, ifindex, address);
+                }
+                if state == NeighborState::Failed {
+                    let key = NextHopKey { port, address };
+                    core.workers.iter().for_each(|worker| worker.mailbox.neighbor_failed(key));
                 }
                 neighbor(core, &mut routing, port, address, state, lladdr);
             }

@@ -28,7 +28,7 @@ use ferrule_dataplane::ports::{MacAddress, PortTable};
 use ferrule_dataplane::quiesce::Domain;
 use ferrule_dataplane::stage::{Shared, Stage};
 use ferrule_dataplane::wake::Waker;
-use ferrule_dataplane::worker::{Command, Mailbox, Parts, Rings, Worker};
+use ferrule_dataplane::worker::{Command, Event, Mailbox, Parts, Rings, Worker};
 
 use super::attach;
 use super::core::{ControlCounters, Core, InForce, PortStatus, WorkerHandle, lock};
@@ -51,6 +51,8 @@ use crate::{configuration, control, log};
 
 /// For threads to do what they are told: read a mailbox, end.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// For what is on its way between threads to arrive, at the end.
+const REST: Duration = Duration::from_millis(500);
 /// Packets in the rings between threads.
 const RING: usize = 4096;
 
@@ -96,9 +98,10 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     let taps = if wanted(&config) {
         host.take_over(&plans)?
     } else {
-        host.silence(plans.iter().filter(|p| p.tag.is_none()).filter_map(|p| p.device.clone()))?;
+        host.silence(&plans)?;
         Vec::new()
     };
+    host.tell_of_leftovers();
     match assemble(config, plans, host, options) {
         Ok(mut assembled) => {
             let result = open_ports(&assembled.core)
@@ -410,7 +413,7 @@ fn charter(core: &Core, listener: &Listener, options: &RunOptions) -> Charter {
     let config = &lock(&core.in_force).config;
     Charter {
         devices,
-        interfaces: host.interfaces.iter().flatten().map(|i| i.name().to_owned()).collect(),
+        interfaces: host.recorded(),
         state_directory: options.state_directory.clone(),
         kernel_on_exit: config.engine.on_exit.value == gateway::OnExit::Kernel,
         config: options.config.clone(),
@@ -529,17 +532,15 @@ fn serve(
 }
 
 fn beats(core: &Core) -> Vec<Beat> {
-    // A sleeping worker wakes ten times a second, so a heart that stands still is never sleep.
-    core.workers.iter().map(|w| Beat { count: w.counters.heartbeat.get(), asleep: false }).collect()
+    let beat = |w: &WorkerHandle| Beat { count: w.counters.heartbeat.get(), asleep: w.mailbox.bell.is_sleeping() };
+    core.workers.iter().map(beat).collect()
 }
 
 fn obey(gateway: &dyn control::Gateway, wish: Wish) {
     match wish {
         Wish::Stop => gateway.stop(),
-        Wish::Reload => match gateway.reload(None) {
-            Ok(text) => log::notice(text),
-            Err(failure) => log::error(format!("reload refused, the old configuration stays in force:\n{failure}")),
-        },
+        // What becomes of it is in the log in any case.
+        Wish::Reload => drop(gateway.reload(None)),
         Wish::Dump => {
             let style = crate::show::Style { human: false, colour: false };
             log::notice(crate::show::stats(&gateway.snapshot(), style));
@@ -624,10 +625,42 @@ pub fn deliver(core: &Core, deliveries: Vec<Delivery>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Nothing comes in any more, and what is in the rings between threads is carried on: a thread that ended first would leave what the
+/// others have for it.
+fn come_to_rest(core: &Core) {
+    if let Some(io) = &core.host_io {
+        let _ = io.send(HostCommand::Quiet);
+    }
+    for worker in &core.workers {
+        let _ = worker.mailbox.send(Command::Quiet);
+    }
+    let mut quiet = vec![false; core.workers.len()];
+    let until = Instant::now() + REST;
+    while Instant::now() < until {
+        for (worker, quiet) in core.workers.iter().zip(&mut quiet) {
+            while let Some(event) = worker.mailbox.event() {
+                *quiet |= matches!(event, Event::Quiet);
+            }
+        }
+        let host_quiet = core.host_io.as_ref().is_none_or(|io| io.is_quiet());
+        let all = || core.workers.iter().map(|w| &*w.counters).chain([&*core.host_counters]);
+        let out: u64 = all().map(|c| c.ring_out.get()).sum();
+        let r#in: u64 = all().map(|c| c.ring_in.get()).sum();
+        if host_quiet && quiet.iter().all(|q| *q) && r#in == out {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    log::info("packets are still on their way between threads; they are dropped");
+}
+
 /// Takes the gateway apart: workers drain, threads end, the box is left as `on_exit` says.
 fn end(assembled: Assembled, on_exit: gateway::OnExit) {
     let Assembled { core, threads, host_thread, follower, .. } = assembled;
     drop(follower);
+    if !threads.is_empty() {
+        come_to_rest(&core);
+    }
     for worker in &core.workers {
         let _ = worker.mailbox.send(Command::Stop);
     }

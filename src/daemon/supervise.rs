@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use ferrule_config::gateway::{Gateway as Config, RouteKind as ConfigRoute};
 use ferrule_dataplane::fib::{MacAddress, NextHop, Prefix, RouteKind, RoutingTable};
+use ferrule_dataplane::host_io::{HostCommand, HostEvent};
 use ferrule_dataplane::neighbor::NextHopKey;
 use ferrule_dataplane::packet::PortId;
+use ferrule_dataplane::port::tap::TapQueue;
 use ferrule_dataplane::ports::PortAddresses;
 use ferrule_dataplane::verdict::DropReason;
 use ferrule_dataplane::worker::{Command, Event};
@@ -18,6 +20,8 @@ use ipnetwork::IpNetwork;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::core::{Core, lock};
+use super::helper::HostTapRequest;
+use super::plan::PortPlan;
 use super::{host, start};
 use crate::failure::Failure;
 use crate::log;
@@ -48,9 +52,13 @@ pub fn run(core: &Core, requests: &mut [rtrb::Consumer<NextHopKey>]) {
                 worker_event(core, event);
             }
         }
+        while let Some(HostEvent::Lost(port, error)) = core.host_io.as_ref().and_then(|io| io.event()) {
+            host_lost(core, port, &error);
+        }
         if Instant::now() >= retry_at {
             retry_at = Instant::now() + RETRY;
             reattach(core);
+            remake_host_interfaces(core);
             super::gateway::take_back_unconfirmed(core);
             explain_over_mtu(core);
         }
@@ -117,7 +125,7 @@ fn worker_event(core: &Core, event: Event) {
         Event::Learned(port, address, mac) => {
             learn(core, port, address, mac);
         }
-        Event::Detached(_) | Event::Stopped => {}
+        Event::Detached(_) | Event::Quiet | Event::Stopped => {}
     }
 }
 
@@ -159,9 +167,11 @@ fn reattach(core: &Core) {
         let found = {
             let mut host = lock(&core.host);
             let options = host::options(plan, &core.plans, &host.state_directory.clone());
-            let super::host::HostPath { interfaces, filter, .. } = &mut *host;
-            match (interfaces.get_mut(at).and_then(Option::as_mut), filter) {
-                (Some(interface), Some(filter)) => interface.readopt(&options, filter).is_ok(),
+            let super::host::HostPath { interfaces, silenced, filter, .. } = &mut *host;
+            let interface = interfaces.get_mut(at).and_then(Option::as_mut);
+            match (interface, silenced.get_mut(at).and_then(Option::as_mut), filter) {
+                (Some(interface), _, Some(filter)) => interface.readopt(&options, filter).is_ok(),
+                (None, Some(nic), Some(filter)) => nic.readopt(filter).is_ok(),
                 _ => plan.device.as_ref().is_some_and(|d| interfaces_there(d)),
             }
         };
@@ -182,6 +192,75 @@ fn reattach(core: &Core) {
             Err(failure) => log::once(&format!("reattach {}", plan.name), format!("{}: {failure}", plan.name)),
         }
     }
+}
+
+/// A host interface was deleted under us: `ip link del`, or a network manager.
+fn host_lost(core: &Core, port: PortId, error: &std::io::Error) {
+    let Some(plan) = core.plans.get(usize::from(port.0)) else { return };
+    if let Some(status) = lock(&core.ports).get_mut(usize::from(port.0)) {
+        status.host_lost = Some(error.to_string());
+    }
+    core.counters.host_interfaces_lost.fetch_add(1, Ordering::Relaxed);
+    log::warning(format!(
+        "{}: the host interface {} is gone ({error}); it is made again, with the addresses and routes that it had",
+        plan.name,
+        host::host_name(plan)
+    ));
+}
+
+/// Makes host interfaces again that were deleted, and gives them to the host thread and the follower.
+fn remake_host_interfaces(core: &Core) {
+    for (at, plan) in core.plans.iter().enumerate() {
+        if lock(&core.ports).get(at).is_none_or(|s| s.host_lost.is_none()) {
+            continue;
+        }
+        let once = format!("host interface {}", plan.name);
+        match remake_host_interface(core, plan) {
+            Ok(warnings) => {
+                warnings.iter().for_each(|text| log::warning(format!("{}: {text}", plan.name)));
+                let carrier = {
+                    let mut ports = lock(&core.ports);
+                    if let Some(status) = ports.get_mut(at) {
+                        status.host_lost = None;
+                    }
+                    ports.get(usize::from(plan.physical.0)).is_some_and(|s| s.attached && s.carrier)
+                };
+                core.counters.host_interfaces_remade.fetch_add(1, Ordering::Relaxed);
+                lock(&core.host).show_carrier(plan.id, carrier);
+                log::notice(format!("{}: the host interface is back", plan.name));
+                log::forget(&once);
+            }
+            Err(failure) => log::once(&once, format!("{}: {failure}", plan.name)),
+        }
+    }
+}
+
+fn remake_host_interface(core: &Core, plan: &PortPlan) -> Result<Vec<String>, Failure> {
+    let (Some(io), Some(port)) = (&core.host_io, core.shared.ports.get(plan.id)) else { return Ok(Vec::new()) };
+    let mut host = lock(&core.host);
+    let options = host::options(plan, &core.plans, &host.state_directory.clone());
+    let Some(interface) = host.interfaces.get_mut(usize::from(plan.id.0)).and_then(Option::as_mut) else {
+        return Ok(Vec::new());
+    };
+    let request =
+        HostTapRequest { interface: interface.name().to_owned(), queues: options.queues, offload: plan.offload() };
+    let warnings = interface
+        .remake(port.mtu(), &options, |_| match core.assistant() {
+            Some(assistant) => assistant.open_host_tap(&request),
+            None => request.make(),
+        })
+        .map_err(|e| host::failure(&e))?;
+    let queues = interface.take_queues();
+    let indices = host.indices();
+    drop(host);
+    if let Some(follower) = &*lock(&core.follower) {
+        follower.set_ports(indices).map_err(|e| host::failure(&e))?;
+    }
+    for fd in queues {
+        io.send(HostCommand::Attach(plan.id, TapQueue::new(fd)))
+            .map_err(|_| Failure::runtime("the host thread does not read its mailbox; restart ferrule"))?;
+    }
+    Ok(warnings)
 }
 
 fn interfaces_there(device: &str) -> bool {

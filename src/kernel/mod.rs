@@ -36,13 +36,18 @@ pub use event::{ControlSink, Event, Hop, LinkState, NeighborState, PortId, Route
 pub use filter::KernelFilter;
 pub use follower::{Follower, FollowerHandle};
 pub use iface::{
-    ChosenRecords, HostInterface, OnExit, OwnRecords, RecordKeeper, Takeover, TakeoverOptions, release_all,
-    restore_left,
+    ChosenRecords, HostInterface, Left, OnExit, OwnRecords, RecordKeeper, SilencedNic, Takeover, TakeoverOptions, left,
+    release_all, remove_vlan_record, restore_left,
 };
 pub use monitor::{Counters, Monitor, MonitorOptions};
 pub use neighbor::{ResolutionMode, Resolver};
 pub use rules::Unsupported;
 pub use sysctl::forwards_ipv4;
+
+/// What the NIC of this name is called while a host interface has its name.
+pub fn nic_name(device: &str) -> String {
+    format!("{device}{}", iface::SUFFIX)
+}
 
 /// What the kernel says of one link now; None where there is none of that name.
 pub fn link_state(name: &str) -> Option<LinkState> {

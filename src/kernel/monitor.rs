@@ -143,6 +143,8 @@ impl Monitor {
             dirty.addresses = true;
             dirty.neighbors.extend(self.mirror.neighbors.keys().filter(|key| key.0 == *ifindex));
         }
+        let gone: Vec<u32> = self.ports.keys().filter(|ifindex| !ports.contains_key(ifindex)).copied().collect();
+        self.resolver.forget(&gone);
         self.ports = ports;
     }
 

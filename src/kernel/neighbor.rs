@@ -78,6 +78,11 @@ impl Resolver {
         }
     }
 
+    /// Ends the care for the neighbours on links that are ports no more: asking for them would be in vain.
+    pub(crate) fn forget(&mut self, links: &[u32]) {
+        self.in_use.retain(|(ifindex, _), _| !links.contains(ifindex));
+    }
+
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.refresh_due
     }

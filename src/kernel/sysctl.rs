@@ -41,11 +41,14 @@ impl Setting {
         Some(Setting { value: value.trim().to_owned(), ..self.clone() })
     }
 
-    /// Sets it. Returns false where this kernel lacks it.
+    /// Sets it, unless it is so already: in a container the files may be read-only. Returns false where this kernel lacks it.
     pub(crate) fn write(&self, interface: &str) -> Result<bool, KernelError> {
         let path = self.path(interface);
         if !path.exists() {
             return Ok(false);
+        }
+        if self.read(interface).is_some_and(|now| now.value == self.value) {
+            return Ok(true);
         }
         fs::write(&path, &self.value).map_err(|error| KernelError::file(&path, error))?;
         Ok(true)

@@ -3,6 +3,7 @@
 
 use super::demo::{self, Counters};
 use super::error::LabError;
+use super::gateway::GatewayRouter;
 use super::host::Host;
 use super::removal;
 use super::running::{Lab, Router, host_of};
@@ -71,6 +72,11 @@ pub fn up(options: &LabOptions, router: &dyn Router, out: &mut dyn Write) -> Res
     let lab = Lab::up(&options.topology(), router)?;
     let printed = demo::describe(&lab, out).and_then(|()| {
         let name = if options.name == DEFAULT_NAME { String::new() } else { format!(" --name {}", options.name) };
+        let socket = GatewayRouter::socket(&lab);
+        if socket.exists() {
+            writeln!(out, "control socket: {}", socket.display())?;
+            writeln!(out, "see: ferrule --socket {} show ports", socket.display())?;
+        }
         writeln!(out, "try: ferrule lab exec{name} a ping -c 3 {}", lab.v4("c"))?;
         writeln!(out, "end: ferrule lab down{name}")
     });

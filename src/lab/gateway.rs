@@ -79,6 +79,7 @@ impl GatewayRouter {
     /// When it does not begin to forward in time; its log is in the error.
     pub fn launch(&self, lab: &Lab, config: &Path) -> Result<Background, LabError> {
         let mut child = self.spawn(lab, config)?;
+        self.wait_running(&mut child)?;
         lab.wait_forwarding(&mut child, self.patience)?;
         Ok(child)
     }
@@ -89,15 +90,19 @@ impl GatewayRouter {
         lab.host("b")?.spawn(&[&program, "run", &config, "--state-directory", &records, "--log", "info"])
     }
 
-    /// Gives the interfaces that the gateway itself makes their addresses once they are there.
-    fn address(&self, lab: &Lab, child: &mut Background) -> Result<(), LabError> {
-        let b = lab.host("b")?;
-        // All interfaces are there and keep what they get once it says so.
+    /// Waits until it says that it runs: its interfaces are there, keep what they get, and its control socket answers.
+    fn wait_running(&self, child: &mut Background) -> Result<(), LabError> {
         wait_until("the gateway to run", self.patience, || {
             child.check()?;
             let log = child.log();
             Ok(if log.contains("notice: forwarding") { Ok(()) } else { Err(log) })
-        })?;
+        })
+    }
+
+    /// Gives the interfaces that the gateway itself makes their addresses once they are there.
+    fn address(&self, lab: &Lab, child: &mut Background) -> Result<(), LabError> {
+        let b = lab.host("b")?;
+        self.wait_running(child)?;
         let mut plan = lab.plan().clone();
         for port in &mut plan.router_ports {
             if let Some(interface) = self.addresses_on.get(&port.device) {

@@ -1,4 +1,4 @@
-//! A small HTTP server for `/metrics`: GET only, loopback only, one thread, everything bounded. Off unless configured.
+//! A small HTTP server for `/metrics`: GET only, loopback only, a thread for each of a few clients, everything bounded. Off unless configured.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::render;
 use crate::control::Gateway;
@@ -19,8 +19,13 @@ use crate::log;
 
 /// Longest request head.
 const HEAD_MAX: usize = 8 * 1024;
+/// Between two looks whether a place is free.
+const FULL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// Time for a client to send its request and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Clients at once: a silent one costs its own place for [`PATIENCE`], not the others' time. More wait to be accepted.
+const CLIENTS_MAX: usize = 8;
 
 /// The bound listener, made before privileges are dropped.
 #[derive(Debug)]
@@ -59,7 +64,7 @@ impl MetricsListener {
         let (end, ended) = UnixStream::pair().map_err(|e| Failure::runtime(format!("socketpair: {e}")))?;
         let thread = std::thread::Builder::new()
             .name("metrics".into())
-            .spawn(move || accept_loop(&self.socket, &ended, &*gateway))
+            .spawn(move || accept_loop(&self.socket, &ended, &gateway))
             .map_err(|e| Failure::runtime(format!("cannot start the metrics thread: {e}")))?;
         Ok(MetricsServer { end: Some(end), thread: Some(thread) })
     }
@@ -82,8 +87,19 @@ impl Drop for MetricsServer {
     }
 }
 
-fn accept_loop(socket: &TcpListener, ended: &UnixStream, gateway: &dyn Gateway) {
+fn accept_loop(socket: &TcpListener, ended: &UnixStream, gateway: &Arc<dyn Gateway>) {
+    let mut clients: Vec<JoinHandle<()>> = Vec::new();
     loop {
+        clients.retain(|client| !client.is_finished());
+        if clients.len() >= CLIENTS_MAX {
+            // Some place is free again within their patience; the end is looked for meanwhile.
+            let mut fds = [PollFd::from_borrowed_fd(ended.as_fd(), PollFlags::IN)];
+            let _ = rustix::event::poll(&mut fds, Some(&FULL));
+            if !fds[0].revents().is_empty() {
+                return;
+            }
+            continue;
+        }
         let mut fds = [
             PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(ended.as_fd(), PollFlags::IN),
@@ -94,8 +110,13 @@ fn accept_loop(socket: &TcpListener, ended: &UnixStream, gateway: &dyn Gateway) 
         }
         match socket.accept() {
             Ok((stream, _)) => {
+                let gateway = gateway.clone();
                 // A client that misbehaves is its own loss.
-                let _ = serve(stream, gateway);
+                let client = move || drop(serve(stream, &*gateway));
+                match std::thread::Builder::new().name("metrics-client".into()).spawn(client) {
+                    Ok(client) => clients.push(client),
+                    Err(e) => log::once("metrics thread", format!("metrics: cannot start a thread: {e}")),
+                }
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(e) => {
@@ -217,9 +238,11 @@ mod tests {
         assert!(head.contains(&format!("Content-Length: {}", body.len())));
         assert!(ask(address, "GET /etc/passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
         assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
-        // A client that says nothing only costs its time.
-        let silent = TcpStream::connect(address).unwrap();
+        // Clients that say nothing only cost their time: more of them than served at once would take two patiences in turn.
+        let silent: Vec<TcpStream> = (0..CLIENTS_MAX - 1).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let start = Instant::now();
         assert!(ask(address, "GET / HTTP/1.0\n\n").starts_with("HTTP/1.1 200"));
+        assert!(start.elapsed() < PATIENCE, "the silent ones delayed it for {:?}", start.elapsed());
         drop((silent, server));
         assert!(TcpStream::connect(address).is_err(), "the port is free again");
     }

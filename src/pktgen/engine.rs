@@ -87,6 +87,7 @@ impl RxQueue for Merged {
             tx_lost: a.tx_lost + b.tx_lost,
             copied: a.copied + b.copied,
             rx_discarded: a.rx_discarded + b.rx_discarded,
+            rx_senseless: a.rx_senseless + b.rx_senseless,
         })
     }
 

@@ -196,7 +196,7 @@ impl Receiver {
     /// Losses that the device tells of.
     pub fn lost(&mut self) -> u64 {
         let s = self.queue.pair.rx.statistics();
-        s.rx_lost + s.rx_discarded
+        s.rx_lost + s.rx_discarded + s.rx_senseless
     }
 
     /// The receiving half, for waiting on it.

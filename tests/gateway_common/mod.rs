@@ -198,6 +198,8 @@ pub struct LinkCount {
     pub received: u64,
     /// Of those, frames that the gateway's device lost.
     pub lost_before: u64,
+    /// Frames that the gateway's device dropped while receiving, as the kernel counts them.
+    pub dropped_before: u64,
     /// Frames that the gateway gave to its device.
     pub transmitted: u64,
     /// Of those, frames that the peer's device got.
@@ -230,6 +232,7 @@ pub fn link_counts<const N: usize>(lab: &Lab, links: [(&str, &str, &str); N]) ->
                     peer_sent: far.tx_packets,
                     received: row.received.packets,
                     lost_before: row.device_rx_lost,
+                    dropped_before: near.rx_dropped,
                     transmitted: row.transmitted.packets,
                     peer_received: far.rx_packets,
                     lost_after: near.tx_dropped,

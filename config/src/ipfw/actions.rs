@@ -7,7 +7,7 @@ use super::addresses::{inet_aton, inet_ntop, is_object_name};
 use super::ast::{Action, Argument, ForwardTo, Log, NatInstance, ReturnTo, Tag};
 use super::keywords::{self, ACTIONS, ActionWord, DSCP, UNREACH, UNREACH_HOST, UNREACH_NEEDFRAG, UNREACH6};
 use super::numbers::{self, ListKind, decimal, number, number32};
-use super::parse::{Failed, Parser};
+use super::reader::{Failed, Parser};
 use super::states::print_state_name;
 use crate::diagnostic::quoted;
 use crate::span::Span;
@@ -78,7 +78,9 @@ impl Parser<'_, '_> {
 
     fn unreach(&mut self) -> Result<Action, Failed> {
         let code = self.code("unreach", "ICMP", UNREACH)?;
-        let mtu = self.peek().filter(|word| word.starts_with(|first: char| first.is_ascii_digit()));
+        // A number before `from` is a protocol.
+        let protocol = self.peek_at(1) == Some("from");
+        let mtu = self.peek().filter(|word| !protocol && word.starts_with(|first: char| first.is_ascii_digit()));
         match mtu {
             Some(text) if code == UNREACH_NEEDFRAG => {
                 let (_, span) = self.next().ok_or(Failed)?;

@@ -70,6 +70,8 @@ pub struct SchedulerConfig {
     pub pipe: Option<u32>,
     /// Kind and parameters.
     pub parameters: SchedulerParameters,
+    /// Its own queue, which FIFO uses; its mask is that of the parameters.
+    pub queue: FlowSet,
 }
 
 /// Kind of a scheduler, its mask and its parameters.
@@ -164,6 +166,20 @@ pub struct FlowSet {
     pub no_error: bool,
     /// Dropping before the bound.
     pub management: QueueManagement,
+}
+
+/// 50 slots, dropped at the end, one queue for all.
+impl Default for FlowSet {
+    fn default() -> Self {
+        FlowSet {
+            size: QueueSize::Slots(50),
+            loss_rate: 0.0,
+            mask: FlowMask::NONE,
+            buckets: 1,
+            no_error: false,
+            management: QueueManagement::DropTail,
+        }
+    }
 }
 
 /// Bound of a queue.

@@ -4,11 +4,12 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::actions::print_hex;
-use super::addresses::{self, inet_aton, inet_ntop, mac, print_mac};
+use super::addresses::{self, inet_aton, inet_ntop};
 use super::ast::{LookupKey, OwnerKind, Side, Test};
 use super::keywords;
+use super::mac::{mac, print_mac};
 use super::numbers::{number, number32};
-use super::parse::{Failed, Parser};
+use super::reader::{Failed, Parser};
 use crate::diagnostic::quoted;
 
 /// Keys without their masks; those of the address and owner kinds have none.

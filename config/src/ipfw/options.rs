@@ -4,10 +4,13 @@
 use std::net::Ipv6Addr;
 
 use super::addresses::{self, Family, Fault};
-use super::ast::{Argument, Bits, FragmentBits, InterfaceMatch, InterfaceRole, Numbers, OwnerKind, Range, Side, Test};
+use super::ast::{
+    Argument, Bits, FragmentBits, InterfaceMatch, InterfaceRole, MaskedMac, Numbers, OwnerKind, Range, Side,
+    TableValueTest, Test,
+};
 use super::keywords::{self, DSCP, Flags, OptionWord};
 use super::numbers::{self, ListError, ListKind, number, number32};
-use super::parse::{Failed, Parsed, Parser};
+use super::reader::{Failed, Parsed, Parser};
 use crate::diagnostic::quoted;
 use crate::span::Span;
 
@@ -134,8 +137,6 @@ impl Parser<'_, '_> {
     fn address_option(&mut self, word: &str, side: Side, family: Family, not: bool) -> Result<Parsed, Failed> {
         let (text, span) = self.argument(word, "an address")?;
         let test = self.address(text, span, side, family, not)?;
-        // `not any` is a test of its own.
-        let not = not && !matches!(test, Some(Test::Address(_, super::ast::Addresses::None)));
         Ok(Parsed::Term(not, test))
     }
 
@@ -313,9 +314,9 @@ impl Parser<'_, '_> {
         }
     }
 
-    fn masked_mac(&mut self, word: &str) -> Result<super::ast::MaskedMac, Failed> {
+    fn masked_mac(&mut self, word: &str) -> Result<MaskedMac, Failed> {
         let (text, span) = self.argument(word, "two addresses: destination and source")?;
-        addresses::masked_mac(text).map_err(|fault| self.fault(span, fault))
+        super::mac::masked_mac(text).map_err(|fault| self.fault(span, fault))
     }
 
     fn mac_type(&mut self, word: &str) -> Result<Vec<Range<u16>>, Failed> {
@@ -332,7 +333,7 @@ impl Parser<'_, '_> {
     }
 
     /// `table(NAME[,VALUE])`.
-    fn table_argument(&mut self, word: &str) -> Result<(String, Option<super::ast::TableValueTest>), Failed> {
+    fn table_argument(&mut self, word: &str) -> Result<(String, Option<TableValueTest>), Failed> {
         let (text, span) = self.argument(word, "table(NAME)")?;
         if !text.starts_with("table(") {
             let fault = Fault { message: format!("bad argument {} for {word}", quoted(text)), hint: None };

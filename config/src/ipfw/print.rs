@@ -7,12 +7,14 @@
 //! the rule language are printed instead.
 
 use super::actions::{print_action, print_argument, print_hex, print_modifiers};
-use super::addresses::{inet_ntop, print as print_addresses, print_masked_mac, print_table};
+use super::addresses::{inet_ntop, print as print_addresses, print_table};
 use super::ast::{
-    Action, Addresses, Block, InterfaceMatch, InterfaceRole, OwnerKind, Range, Rule, Side, TableValueTest, Term, Test,
+    Action, Addresses, Argument, Block, InterfaceMatch, InterfaceRole, OwnerKind, Range, Rule, Side, TableValueTest,
+    Term, Test,
 };
 use super::keywords::{self, ETHER_TYPES};
 use super::lookup::print_key;
+use super::mac::print_masked_mac;
 use super::names::{Names, builtin};
 use super::numbers::{print_bits, print_flags, print_list, print_numbers};
 use super::states::print_state;
@@ -359,10 +361,10 @@ fn print_dscp(map: u64) -> String {
     names.collect::<Vec<_>>().join(",")
 }
 
-fn print_mark(value: &super::ast::Argument, mask: u32) -> String {
+fn print_mark(value: &Argument, mask: u32) -> String {
     let value = match value {
-        super::ast::Argument::Number(value) => print_hex(*value),
-        super::ast::Argument::Table => "tablearg".to_owned(),
+        Argument::Number(value) => print_hex(*value),
+        Argument::Table => "tablearg".to_owned(),
     };
     if mask == u32::MAX { format!("mark {value}") } else { format!("mark {value}:{}", print_hex(mask)) }
 }

@@ -4,7 +4,7 @@
 use super::addresses::is_object_name;
 use super::ast::{Limit, StateName, StateOption};
 use super::keywords::{self, LIMIT_FIELDS, OptionWord};
-use super::parse::{Failed, Parsed, Parser};
+use super::reader::{Failed, Parsed, Parser};
 use crate::diagnostic::{Diagnostic, quoted};
 use crate::span::Span;
 

@@ -24,6 +24,30 @@ const RARE: Flags = Flags::LINK_GROUP
 /// Flags of packets that leave by the full way.
 const NOT_ROUTED: Flags = Flags::FROM_HOST.with(Flags::GENERATED).with(Flags::LINK_READY).with(Flags::REROUTE);
 
+/// Whether an unparsed packet says that it is IPv6.
+#[inline(always)]
+fn is_v6(packet: &Packet) -> bool {
+    plain::bytes::<2>(packet.frame.header(), 12) == ether::IPV6.to_be_bytes()
+}
+
+/// What the packets at both ends of a batch say of those between them: whether preparing for a family is worth it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Families {
+    /// There is IPv4, or something else.
+    pub v4: bool,
+    /// There is IPv6.
+    pub v6: bool,
+}
+
+impl Families {
+    /// Looks at the first and the last packet.
+    #[inline(always)]
+    pub fn of(batch: &Batch) -> Families {
+        let ends = [batch.packets().first(), batch.packets().last()].map(|packet| packet.is_some_and(is_v6));
+        Families { v4: ends != [true, true], v6: ends != [false, false] }
+    }
+}
+
 /// Memory for [`FastPath::look_up_v6`].
 pub struct LookUps {
     destinations: Box<[u128; BATCH_MAX]>,
@@ -69,22 +93,18 @@ impl<'a> FastPath<'a> {
     /// Looks up the IPv6 destinations of a whole batch of unparsed packets, and notes the adjacencies in their descriptors; true when it did.
     ///
     /// Under a large table a look-up is a chain of loads from distant memory. Here the chains of all packets go forward together,
-    /// which takes a third of the time; under a small one, whose few nodes are at hand, it would take longer, and batches that are
-    /// IPv4 at both ends are left alone.
+    /// which takes half the time; under a small one, whose few nodes are at hand, it would take longer.
     #[inline(always)]
     pub fn look_up_v6(&self, batch: &mut Batch, memory: &mut LookUps) -> bool {
-        let packets = batch.packets_mut();
-        let is_v6 = |packet: &Packet| plain::bytes::<2>(packet.frame.header(), 12) == ether::IPV6.to_be_bytes();
-        let at_ends = [packets.first(), packets.last()].into_iter().flatten();
-        if !self.v6.is_large() || !at_ends.into_iter().any(is_v6) {
-            return false;
+        let large = self.v6.is_large();
+        if large {
+            self.look_up_all_v6(batch.packets_mut(), memory);
         }
-        self.look_up_all_v6(packets, memory, is_v6);
-        true
+        large
     }
 
     #[inline(never)]
-    fn look_up_all_v6(&self, packets: &mut [Packet], memory: &mut LookUps, is_v6: impl Fn(&Packet) -> bool) {
+    fn look_up_all_v6(&self, packets: &mut [Packet], memory: &mut LookUps) {
         const AHEAD: usize = 8;
         let LookUps { destinations, entries } = memory;
         packets.iter().take(AHEAD).for_each(|packet| packet.frame.prefetch());
@@ -97,6 +117,7 @@ impl<'a> FastPath<'a> {
             let Some(packet) = packets.get(at) else { break };
             *destination = packet.destination_v6();
             *entry = if is_v6(packet) { self.v6.top(*destination) } else { 0 };
+            self.v6.prefetch_node(*entry);
         }
         let (entries, _) = entries.split_at_mut(packets.len().min(BATCH_MAX));
         self.v6.finish_batch(entries, |at| destinations.get(at).copied().unwrap_or(0));

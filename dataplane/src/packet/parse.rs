@@ -71,7 +71,7 @@ pub fn parse(packet: &mut Packet, ingress: &Ingress<'_>) {
         packet.protocol = protocol;
         packet.l4 = 34;
         transport(packet, protocol, 34, ingress);
-    } else if plain::is_v6(h, len, ingress) {
+    } else if matches!(h[20], 6 | 17 | 58) && plain::is_v6(h, len, ingress) {
         let protocol = h[20];
         packet.family = Family::V6;
         packet.protocol = protocol;

@@ -76,7 +76,8 @@ pub fn is_v4(h: &Window, len: usize, ingress: &Ingress<'_>) -> bool {
         && checksum::ipv4_header_is_valid(&bytes(h, 14))
 }
 
-/// Whether a frame of one segment of `len` bytes is a plain IPv6 packet, whole, TCP, UDP or ICMPv6.
+/// Whether a frame of one segment of `len` bytes is a plain IPv6 packet, whole; [`is_transport`] or the caller says whether the
+/// transport header is right behind.
 ///
 /// The source is global unicast or unique local: the first byte settles it for nearly all (2000::/3, fc00::/7). The destination is
 /// not of 0::/8 (unspecified, loopback, mapped IPv4), not of fe::/8 (link-local), not a group.
@@ -87,7 +88,6 @@ pub fn is_v6(h: &Window, len: usize, ingress: &Ingress<'_>) -> bool {
         && is_addressed(h, ingress)
         && usize::from(be16(h, 18)) + 54 == len
         && len - ETHERNET_LEN <= ingress.mtu
-        && matches!(h[20], 6 | 17 | 58)
         && (h[22] & 0xe0 == 0x20 || h[22] & 0xfe == 0xfc)
         && h[38].wrapping_add(2) > 2
         && bytes::<16>(h, 22) != bytes::<16>(h, 38)

@@ -54,9 +54,12 @@ pub struct QueueStatistics {
     pub tx_lost: u64,
     /// Frames copied in user space.
     pub copied: u64,
-    /// Frames dropped within the receive queue itself for want of buffers or because they made no sense
-    /// (received, but never in a batch): the worker books them as received and dropped.
+    /// Frames dropped within the receive queue itself for want of buffers (received, but never in a batch): the worker
+    /// books them as received and dropped.
     pub rx_discarded: u64,
+    /// The same of frames that made no sense: shorter than an Ethernet header, cut short by the ring, or with an offload that cannot
+    /// be.
+    pub rx_senseless: u64,
 }
 
 /// The receiving half of a queue.

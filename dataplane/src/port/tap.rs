@@ -277,7 +277,7 @@ impl RxQueue for TapReceive {
                         self.half.statistics.rx_discarded += 1;
                     }
                 },
-                Ok(Read::Senseless) => self.half.statistics.rx_discarded += 1,
+                Ok(Read::Senseless) => self.half.statistics.rx_senseless += 1,
                 Ok(Read::Empty | Read::NoBuffer) => break,
                 Err(error) if count == 0 => return Err(self.half.judge("readv", error)),
                 Err(_) => break,

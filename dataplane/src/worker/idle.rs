@@ -129,6 +129,12 @@ impl Worker {
                 self.close_stages();
                 self.stages = stages;
             }
+            Command::Quiet => {
+                self.close_receive();
+                self.mailbox.tell(Event::Quiet);
+            }
+            Command::NeighborFailed(key) => self.neighbor_failed(key),
+            Command::Waiting(report) => report.answer(self.neighbors.counts()),
             Command::Stop => {
                 self.finish();
                 self.mailbox.tell(Event::Stopped);

@@ -4,10 +4,11 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
+use crate::neighbor::NextHopKey;
 use crate::packet::PortId;
 use crate::port::QueuePair;
 use crate::ports::MacAddress;
@@ -25,6 +26,12 @@ pub enum Command {
     Detach(PortId),
     /// Use these filter stages from now on.
     Stages(Vec<Box<dyn Stage>>),
+    /// Take nothing more from devices, and go on with what is in the rings; told by [`Event::Quiet`].
+    Quiet,
+    /// The kernel gave up on a neighbour: what waits for it is answered at once.
+    NeighborFailed(NextHopKey),
+    /// Say how many packets wait for which neighbours.
+    Waiting(Arc<WaitingReport>),
     /// Finish: with true the transmit rings are drained first (bounded), and held packets are dropped and counted.
     Stop,
 }
@@ -38,8 +45,44 @@ pub enum Event {
     Detached(PortId),
     /// Standalone mode: a neighbour told its MAC address.
     Learned(PortId, IpAddr, MacAddress),
+    /// It takes nothing more from devices, as asked.
+    Quiet,
     /// The thread ends.
     Stopped,
+}
+
+/// Where workers say how many packets wait for which neighbours ([`Command::Waiting`]); made by who asks.
+#[derive(Debug)]
+pub struct WaitingReport {
+    rows: ArrayQueue<(NextHopKey, u32)>,
+    answered: AtomicUsize,
+}
+
+impl WaitingReport {
+    /// For up to `rows` neighbours; more are left out.
+    pub fn new(rows: usize) -> WaitingReport {
+        WaitingReport { rows: ArrayQueue::new(rows.max(1)), answered: AtomicUsize::new(0) }
+    }
+
+    /// Workers that have said all.
+    pub fn answered(&self) -> usize {
+        self.answered.load(Ordering::Acquire)
+    }
+
+    /// The next row; a neighbour may be in the rows of several workers.
+    pub fn next(&self) -> Option<(NextHopKey, u32)> {
+        self.rows.pop()
+    }
+
+    /// For the worker: its part.
+    pub(super) fn answer(&self, rows: impl Iterator<Item = (NextHopKey, u32)>) {
+        for row in rows {
+            if self.rows.push(row).is_err() {
+                break;
+            }
+        }
+        self.answered.fetch_add(1, Ordering::Release);
+    }
 }
 
 /// Both directions, and the bell.
@@ -48,6 +91,8 @@ pub struct Mailbox {
     events: ArrayQueue<Event>,
     /// Apart from the rest: a flood of ARP must not push out the news that a port is lost.
     learned: ArrayQueue<Event>,
+    /// Apart likewise: a scan that ends must not keep commands out.
+    failed: ArrayQueue<NextHopKey>,
     waiting: AtomicBool,
     /// Rouses the worker.
     pub bell: Arc<Waker>,
@@ -57,7 +102,7 @@ impl Mailbox {
     /// An empty one.
     pub fn new(bell: Arc<Waker>) -> Mailbox {
         let (commands, events, learned) = (ArrayQueue::new(64), ArrayQueue::new(256), ArrayQueue::new(64));
-        Mailbox { commands, events, learned, waiting: AtomicBool::new(false), bell }
+        Mailbox { commands, events, learned, failed: ArrayQueue::new(256), waiting: AtomicBool::new(false), bell }
     }
 
     /// Sends a command.
@@ -69,6 +114,15 @@ impl Mailbox {
         self.waiting.store(true, Ordering::Release);
         self.bell.wake();
         Ok(())
+    }
+
+    /// Tells that the kernel gave up on a neighbour. When 256 such wait already it is not told: what waits for that neighbour is
+    /// answered when its time is up.
+    pub fn neighbor_failed(&self, key: NextHopKey) {
+        if self.failed.push(key).is_ok() {
+            self.waiting.store(true, Ordering::Release);
+            self.bell.wake();
+        }
     }
 
     /// The next event.
@@ -98,8 +152,8 @@ impl Mailbox {
     #[inline(never)]
     fn next_command(&self) -> Option<Command> {
         self.waiting.store(false, Ordering::SeqCst);
-        let command = self.commands.pop();
-        if !self.commands.is_empty() {
+        let command = self.commands.pop().or_else(|| self.failed.pop().map(Command::NeighborFailed));
+        if !self.commands.is_empty() || !self.failed.is_empty() {
             self.waiting.store(true, Ordering::Release);
         }
         command

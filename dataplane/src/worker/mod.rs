@@ -48,7 +48,7 @@ use crate::stage::{GENERATED_MAX, Shared, Stage};
 use crate::wake::Waker;
 
 pub use idle::Poll;
-pub use mailbox::{Command, Event, Mailbox};
+pub use mailbox::{Command, Event, Mailbox, WaitingReport};
 pub use turn::Entry;
 
 /// How packets go from receiving to processing (net.isr.direct).

@@ -80,6 +80,13 @@ impl Worker {
         self.flush();
     }
 
+    /// The kernel gave up on a neighbour: what waits for it is answered now and not when its time is up.
+    pub(super) fn neighbor_failed(&mut self, key: NextHopKey) {
+        if self.neighbors.fail(key) {
+            self.poll_neighbors();
+        }
+    }
+
     /// Brings the gauge up to date; what stages hold is in it too, counted by [`Context::hold`].
     pub(super) fn note_waiting(&mut self) {
         let waiting = self.neighbors.held() as u64;

@@ -34,14 +34,28 @@ impl Worker {
         }
     }
 
+    /// Closes first and books afterwards: closing takes in what was under way, and counts it.
     pub(super) fn detach(&mut self, port: PortId) {
-        self.book_statistics();
-        while let Some(at) = self.rx.iter().position(|r| r.port == port) {
-            self.rx.remove(at).queue.close(&mut self.pool);
+        for side in self.rx.iter_mut().filter(|r| r.port == port) {
+            side.queue.close(&mut self.pool);
         }
-        if let Some(mut queue) = self.tx.get_mut(usize::from(port.0)).and_then(|side| side.queue.take()) {
+        if let Some(queue) = self.tx.get_mut(usize::from(port.0)).and_then(|side| side.queue.as_mut()) {
             queue.close(&mut self.pool);
         }
+        self.book_statistics();
+        self.rx.retain(|r| r.port != port);
+        if let Some(side) = self.tx.get_mut(usize::from(port.0)) {
+            side.queue = None;
+        }
+    }
+
+    /// Takes nothing more from devices; what is in hand can still be sent.
+    pub(super) fn close_receive(&mut self) {
+        for side in &mut self.rx {
+            side.queue.close(&mut self.pool);
+        }
+        self.book_statistics();
+        self.rx.clear();
     }
 
     /// The end: transmit rings drained within 100 ms, held packets dropped and counted, buffers back in the pool.
@@ -91,8 +105,10 @@ impl Worker {
             port.copied.add(now.copied.saturating_sub(side.booked.copied));
             // The queue received these and could do nothing with them: both sides of the identity.
             let discarded = now.rx_discarded.saturating_sub(side.booked.rx_discarded);
-            port.received.add(discarded, 0);
+            let senseless = now.rx_senseless.saturating_sub(side.booked.rx_senseless);
+            port.received.add(discarded + senseless, 0);
             self.counters.dropped[DropReason::NoBuffer as usize].add(discarded);
+            self.counters.dropped[DropReason::EthernetTruncated as usize].add(senseless);
             side.booked = now;
         }
         for (side, port) in self.tx.iter_mut().zip(&self.counters.ports) {

@@ -9,7 +9,7 @@ use super::stamp::{FORWARD, PARSE, RX, Stamp, TX};
 use super::{Dispatch, RxSide, Worker};
 use crate::batch::{Batch, Taken};
 use crate::clock;
-use crate::forward::fast::FastPath;
+use crate::forward::fast::{Families, FastPath};
 use crate::forward::{self, Refusal};
 use crate::packet::parse::{self, Ingress};
 use crate::packet::{Flags, Packet, PortId};
@@ -225,11 +225,17 @@ impl Worker {
         if let Some(ingress) = Ingress::new(&shared.ports, port, self.options.dhcp_bypass) {
             let path = FastPath::new(&shared.fib);
             let mut batch = std::mem::take(&mut self.batch);
-            let looked_up = path.look_up_v6(&mut batch, &mut self.look_ups);
+            let families = Families::of(&batch);
+            let looked_up = families.v6 && path.look_up_v6(&mut batch, &mut self.look_ups);
+            let prefetch = |near: &Packet| {
+                if families.v4 {
+                    path.prefetch_unparsed(near);
+                }
+            };
             if self.stages.is_empty() {
                 batch.consume_ahead(
                     |far| far.frame.prefetch(),
-                    |near| path.prefetch_unparsed(near),
+                    prefetch,
                     |mut packet| match path.express(packet.get(), &ingress, looked_up) {
                         Some(port) => self.send(port, packet),
                         None => self.not_plain(packet, &path, &ingress),
@@ -239,7 +245,7 @@ impl Worker {
                 let (mut packets, mut bytes) = (0u64, 0u64);
                 batch.consume_ahead(
                     |far| far.frame.prefetch(),
-                    |near| path.prefetch_unparsed(near),
+                    prefetch,
                     |mut packet| match path.express(packet.get(), &ingress, looked_up) {
                         Some(port) => {
                             packets += 1;
@@ -318,7 +324,7 @@ impl Worker {
 
     /// Routes the batch, gives it to the Out hooks of the stages below `below`, and carries the verdicts out.
     pub(super) fn route_and_leave(&mut self, entry: Entry, below: usize, batch: &mut Batch) {
-        let shared = self.shared.clone();
+        let shared = self.borrow_shared();
         let path = FastPath::new(&shared.fib);
         for packet in batch.packets_mut() {
             if entry == Entry::Out || !path.route(packet) {
@@ -331,6 +337,7 @@ impl Worker {
             Some(port) => self.send(port, packet),
             None => self.finish_routed(packet.take()),
         });
+        self.lent = Some(shared);
     }
 
     /// A packet behind the Out hook that is not plain.

@@ -2,6 +2,7 @@
 
 use ferrule_dataplane::fib::{MacAddress, PortId, RouteKind};
 use ferrule_dataplane::neighbor::NextHopKey;
+use ferrule_dataplane::worker::{Command, WaitingReport};
 use ferrule_dataplane::world::World;
 
 use crate::common::*;
@@ -55,6 +56,35 @@ pub fn packets_wait_in_order_and_go_when_the_neighbour_is_known() {
         assert_eq!(world.balance().held, 0);
         check(world);
     }
+}
+
+#[test]
+pub fn when_the_kernel_gives_up_the_sender_is_told_at_once() {
+    let mut world = world(ports().host(RATES, 64));
+    for (to, kind) in [("198.19.0.51", (3, 1)), ("2001:db8:b::51", (1, 3))] {
+        for n in 0..2 {
+            let frame = numbered(&world, to, n);
+            send(&mut world, A, &frame);
+        }
+        let report = std::sync::Arc::new(WaitingReport::new(8));
+        world.command(0, Command::Waiting(report.clone()));
+        assert_eq!((report.answered(), report.next(), report.next()), (1, Some((key(to), 2)), None));
+        // Not for another neighbour, and not for one that was found meanwhile.
+        world.command(0, Command::NeighborFailed(key("198.19.0.52")));
+        assert_eq!(world.balance().held, 2);
+        world.command(0, Command::NeighborFailed(key(to)));
+        world.settle();
+        let told: Vec<_> = world.collect(A).iter().map(|f| error(f).kind).collect();
+        assert_eq!((told, world.balance().held), (vec![kind; 2], 0), "{to}");
+    }
+    let frame = numbered(&world, "198.19.0.53", 0);
+    send(&mut world, A, &frame);
+    world.table.neighbor_set(B, ip("198.19.0.53"), Some(MAC_B9)).unwrap();
+    world.command(0, Command::NeighborFailed(key("198.19.0.53")));
+    world.settle();
+    assert_eq!((world.collect(A).len(), world.collect(B).len()), (0, 1));
+    let totals = check(world);
+    assert_eq!(totals.dropped["neighbor_failed"], 4);
 }
 
 #[test]

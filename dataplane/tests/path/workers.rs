@@ -9,7 +9,7 @@ use ferrule_dataplane::fib::{MacAddress, RouteKind};
 use ferrule_dataplane::packet::{Offload, Packet};
 use ferrule_dataplane::stage::{Context, Hook, Stage};
 use ferrule_dataplane::verdict::DropReason;
-use ferrule_dataplane::worker::{Command, Dispatch, Poll};
+use ferrule_dataplane::worker::{Command, Dispatch, Event, Poll};
 use ferrule_dataplane::world::World;
 
 use crate::common::*;
@@ -119,6 +119,31 @@ pub fn a_stage_names_the_owner_of_flows_that_the_hash_does_not_tell() {
     }
     assert!(by_hash.iter().all(|n| (40..100).contains(n)), "{by_hash:?}");
     check(world);
+}
+
+#[test]
+pub fn workers_that_come_to_rest_before_they_end_leave_nothing_in_their_rings() {
+    let mut world = world(ports().workers(2).options(|o| o.dispatch = Dispatch::Queued));
+    for flow in 0..20u16 {
+        let frame = packet("198.18.0.9", "203.0.113.5").udp(1000 + flow, 53, 4).at_a(&world);
+        assert!(world.inject_at(A, 0, &frame, Offload::NONE));
+    }
+    // They are in the rings to both workers now, and more would come.
+    world.worker(0).turn();
+    let late = packet("198.18.0.9", "203.0.113.5").udp(3000, 53, 4).at_a(&world);
+    assert!(world.inject_at(A, 1, &late, Offload::NONE));
+    for worker in 0..2 {
+        world.command(worker, Command::Quiet);
+    }
+    let told = [world.event(), world.event()];
+    assert!(told.iter().all(|e| matches!(e, Some((_, Event::Quiet)))), "{told:?}");
+    world.settle();
+    assert_eq!(
+        (world.collect(B).len(), world.balance().received),
+        (20, 20),
+        "what was in hand goes on, nothing comes in"
+    );
+    assert_eq!(check(world).dropped.get("shutdown"), None);
 }
 
 #[test]

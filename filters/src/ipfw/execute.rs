@@ -170,8 +170,7 @@ impl<E: Effects> Run<'_, '_, E> {
             return id;
         }
         let scene = self.scene(0);
-        let id = memo.build(self.program, key, start, |atom| scene.holds(atom));
-        id
+        memo.build(self.program, key, start, |atom| scene.holds(atom))
     }
 
     fn scene(&self, rule: u32) -> Scene<'_> {

@@ -62,7 +62,13 @@ const FIN_SYN_RST_ACK: (u8, u8, u8) = (2, 4, 16);
 /// Whether the protocol has ports that ipfw tests: TCP, UDP, UDP-Lite, SCTP.
 #[inline(always)]
 pub fn has_ports(protocol: u8) -> bool {
-    matches!(protocol, 6 | 17 | 132 | 136)
+    /// A table is one load where the comparisons are four branches.
+    static PORTS: [bool; 256] = {
+        let mut table = [false; 256];
+        (table[6], table[17], table[132], table[136]) = (true, true, true, true);
+        table
+    };
+    PORTS[usize::from(protocol)]
 }
 
 /// [`Field::Kind`] of a packet.

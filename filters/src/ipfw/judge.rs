@@ -253,7 +253,7 @@ fn describe(packet: &mut Packet, view: &View) {
 impl Compiled {
     fn pass(
         &mut self,
-        frame: &mut Vec<u8>,
+        frame: &mut [u8],
         pass: &Pass<'_>,
         annotations: &mut Annotations,
         now: Duration,

@@ -23,6 +23,8 @@ pub const SLOT: u32 = DENY - 1;
 const STEPS_MAX: usize = 64;
 /// Most keys that are an index instead of being searched for.
 const DIRECT_MAX: u64 = 1 << 16;
+/// Most keys whose places need no asking for ahead: 64 kB.
+const NEAR_MAX: usize = 1 << 14;
 /// Most traces and steps remembered.
 const TRACES_MAX: usize = 1 << 16;
 const STEPS_TOTAL: usize = 1 << 20;
@@ -107,6 +109,12 @@ impl Memo {
     #[inline(always)]
     pub fn is_direct(&self) -> bool {
         !self.direct.is_empty()
+    }
+
+    /// Whether keys are places in a table that fits into the nearest caches.
+    #[inline(always)]
+    pub fn is_near(&self) -> bool {
+        (1..=NEAR_MAX).contains(&self.direct.len())
     }
 
     #[inline(always)]

@@ -37,9 +37,10 @@ struct Seen {
     addresses: u64,
     /// The part of its key that is its own.
     key: u64,
-    /// Its state, the way it goes and the groups that were asked.
-    state: Option<(StateIndex, Direction, NameFilter)>,
 }
+
+/// A packet's state, the way it goes in it and the groups that were asked.
+type Found = Option<(StateIndex, Direction, NameFilter)>;
 
 /// Counts that belong together, not yet booked.
 #[derive(Clone, Copy, Default)]
@@ -62,6 +63,7 @@ pub struct Ipfw {
     keys: Box<[u64; BATCH_MAX]>,
     fresh: bool,
     seen: Box<[Seen; BATCH_MAX]>,
+    found: Box<[Found; BATCH_MAX]>,
     /// Whether any rule looks for states.
     has_states: bool,
     /// What the holdings counted at the last In hook.
@@ -92,6 +94,7 @@ impl Ipfw {
             keys: Box::new([0; BATCH_MAX]),
             fresh: false,
             seen: Box::new([Seen::default(); BATCH_MAX]),
+            found: Box::new([None; BATCH_MAX]),
             seed,
             now: u64::MAX,
             second: 0,
@@ -120,8 +123,47 @@ impl Ipfw {
         self.memo = Memo::new(&self.program, self.seed);
         self.has_states = self.program.has_states();
         self.seen.fill(Seen::default());
+        self.found.fill(None);
         // States of rules that are gone end with them.
         self.purging = Some(0);
+    }
+
+    /// The key of a packet; at the Out hook the In hook's, where packet and batch are still the same.
+    #[inline(always)]
+    fn key_of(&mut self, hook: Hook, fresh: bool, at: usize, packet: &Packet) -> u64 {
+        let classifier = &self.program.classifier;
+        let Some(seen) = self.seen.get_mut(at) else { return NOT_JUDGED };
+        let (identity, addresses) = (identity(packet), addresses(packet));
+        let own = if hook == Hook::Out
+            && fresh
+            && seen.identity == identity
+            && seen.addresses == addresses
+            && identity != u64::MAX
+        {
+            seen.key
+        } else {
+            let key = classifier.packet_key(packet, false);
+            if self.has_states {
+                self.found[at & (BATCH_MAX - 1)] = None;
+            }
+            *seen = Seen { identity, addresses, key };
+            key
+        };
+        own + classifier.interface_key(packet, hook)
+    }
+
+    /// Few keys, whose outcomes lie in the nearest cache: key and decision in one go.
+    #[inline(always)]
+    fn decide_at_once(&mut self, hook: Hook, batch: &mut Batch, context: &mut Context<'_>) {
+        let fresh = std::mem::replace(&mut self.fresh, hook == Hook::In);
+        let mut pending = Pending::default();
+        for (at, packet) in batch.packets_mut().iter_mut().enumerate() {
+            if is_judged(packet) {
+                let key = self.key_of(hook, fresh, at, packet);
+                self.decide_one(hook, at, key, packet, &mut pending, context);
+            }
+        }
+        self.book(&pending);
     }
 
     /// Keys of the batch.
@@ -129,29 +171,13 @@ impl Ipfw {
     fn classify(&mut self, hook: Hook, batch: &Batch) {
         // Good for the Out hook that follows the In hook of the same batch, and only for that.
         let fresh = std::mem::replace(&mut self.fresh, hook == Hook::In);
-        let Ipfw { program, memo, keys, seen, .. } = self;
-        let classifier = &program.classifier;
-        for ((packet, key), seen) in batch.packets().iter().zip(keys.iter_mut()).zip(seen.iter_mut()) {
-            if !is_judged(packet) {
-                *key = NOT_JUDGED;
-                continue;
+        for (at, packet) in batch.packets().iter().enumerate().take(BATCH_MAX) {
+            let judged = is_judged(packet);
+            let key = if judged { self.key_of(hook, fresh, at, packet) } else { NOT_JUDGED };
+            self.keys[at & (BATCH_MAX - 1)] = key;
+            if judged {
+                self.memo.prefetch(key);
             }
-            let own = if hook == Hook::In {
-                let own = classifier.packet_key(packet, false);
-                *seen = Seen { identity: identity(packet), addresses: addresses(packet), key: own, state: None };
-                own
-            } else if fresh
-                && seen.identity == identity(packet)
-                && seen.identity != u64::MAX
-                && seen.addresses == addresses(packet)
-            {
-                seen.key
-            } else {
-                seen.state = None;
-                classifier.packet_key(packet, false)
-            };
-            *key = own + classifier.interface_key(packet, hook);
-            memo.prefetch(*key);
         }
     }
 
@@ -159,42 +185,52 @@ impl Ipfw {
     #[inline(always)]
     fn decide(&mut self, hook: Hook, batch: &mut Batch, context: &mut Context<'_>) {
         let mut pending = Pending::default();
-        for at in 0..batch.len() {
-            let Some(&key) = self.keys.get(at).filter(|key| **key != NOT_JUDGED) else { continue };
-            let Some(packet) = batch.packets_mut().get_mut(at) else { break };
-            let id = self.memo.find(key);
-            let mut id = id;
-            if id & PLAIN == 0 {
-                let trace = self.memo.trace(id);
-                if !trace.is_some_and(|trace| trace.is_quiet) {
-                    let by_state = trace.and_then(|trace| trace.probe).and_then(|name| self.by_state(at, name, packet));
-                    let Some(allowed) = by_state else {
-                        self.walk(hook, key, packet, context);
-                        continue;
-                    };
-                    id = allowed;
-                }
-            }
-            if id != pending.id {
-                self.book(&pending);
-                pending = Pending { id, ..Pending::default() };
-            }
-            pending.packets += 1;
-            pending.bytes += bytes_of(packet);
-            if id & DENY != 0 {
-                packet.judge(Verdict::Drop(DropReason::Filter));
-            }
-            if id & PLAIN == 0 {
-                self.carry_out_quiet(id, packet);
+        for (at, packet) in batch.packets_mut().iter_mut().enumerate() {
+            let key = self.keys[at & (BATCH_MAX - 1)];
+            if key != NOT_JUDGED {
+                self.decide_one(hook, at, key, packet, &mut pending, context);
             }
         }
         self.book(&pending);
     }
 
+    #[inline(always)]
+    fn decide_one(
+        &mut self,
+        hook: Hook,
+        at: usize,
+        key: u64,
+        packet: &mut Packet,
+        pending: &mut Pending,
+        context: &mut Context<'_>,
+    ) {
+        let mut id = self.memo.find(key);
+        if id & PLAIN == 0 {
+            let trace = self.memo.trace(id);
+            if !trace.is_some_and(|trace| trace.is_quiet) {
+                let by_state = trace.and_then(|trace| trace.probe).and_then(|name| self.by_state(at, name, packet));
+                let Some(allowed) = by_state else {
+                    self.walk(hook, key, packet, context);
+                    return;
+                };
+                id = allowed;
+            } else if trace.is_some_and(|trace| trace.denies) {
+                packet.judge(Verdict::Drop(DropReason::Filter));
+            }
+        } else if id & DENY != 0 {
+            packet.judge(Verdict::Drop(DropReason::Filter));
+        }
+        if id != pending.id {
+            self.book(pending);
+            *pending = Pending { id, ..Pending::default() };
+        }
+        pending.packets += 1;
+        pending.bytes += bytes_of(packet);
+    }
+
     /// A program without any header test decides all alike.
     #[inline(always)]
-    fn decide_alike(&mut self, key: u64, id: TraceId, batch: &mut Batch) {
-        let _ = key;
+    fn decide_alike(&mut self, id: TraceId, batch: &mut Batch) {
         let mut pending = Pending { id, ..Pending::default() };
         for packet in batch.packets_mut() {
             if is_judged(packet) {
@@ -231,9 +267,9 @@ impl Ipfw {
         if !packet.flags.has(Flags::HASHED) || packet.flags.has(Flags::FRAGMENT) || matches!(packet.protocol, 1 | 58) {
             return None;
         }
-        let seen = self.seen.get_mut(at)?;
+        let found = self.found.get_mut(at)?;
         let states = &mut self.holdings.states;
-        let hit = match seen.state {
+        let hit = match *found {
             Some((index, direction, groups)) if self.orphans == self.holdings.orphans && groups == name => {
                 states.touch(index, direction, &facts_of(packet))?
             }
@@ -249,14 +285,8 @@ impl Ipfw {
                 states.probe_if(&key, name, packet.hash, &facts, good)?
             }
         };
-        seen.state = Some((hit.index, hit.direction, name));
+        *found = Some((hit.index, hit.direction, name));
         Some(PLAIN | hit.rule.index)
-    }
-
-    fn carry_out_quiet(&self, id: TraceId, packet: &mut Packet) {
-        if self.memo.trace(id).is_some_and(|trace| trace.denies) {
-            packet.judge(Verdict::Drop(DropReason::Filter));
-        }
     }
 
     #[inline(always)]
@@ -351,16 +381,18 @@ impl Stage for Ipfw {
         if self.program.classifier.keys() == 1 {
             let id = self.memo.find(0);
             if id & PLAIN != 0 {
-                self.decide_alike(0, id, batch);
+                self.decide_alike(id, batch);
                 return;
             }
         }
+        if self.memo.is_near() && !self.has_states {
+            self.decide_at_once(hook, batch, context);
+            return;
+        }
         self.classify(hook, batch);
-        if self.has_states {
-            if hook == Hook::In {
-                self.prefetch_states(batch, context.shared.seed);
-                self.orphans = self.holdings.orphans;
-            }
+        if self.has_states && hook == Hook::In {
+            self.prefetch_states(batch, context.shared.seed);
+            self.orphans = self.holdings.orphans;
         }
         self.decide(hook, batch, context);
     }

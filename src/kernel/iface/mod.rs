@@ -9,6 +9,7 @@
 mod nic;
 mod record;
 mod rtnl;
+mod silenced;
 
 use super::error::KernelError;
 use super::filter::KernelFilter;
@@ -16,11 +17,12 @@ use super::message::Link;
 use super::sysctl::{self, HostRole, Setting};
 use ferrule_dataplane::port::tapdev::{self, Carrier, TapFraming};
 use ipnetwork::IpNetwork;
-pub(super) use nic::strips_tags;
-use nic::{Found, INHERITED, SUFFIX, examine, find, is_tun, no_device, quiet, restore_link};
-pub use record::{ChosenRecords, OwnRecords, RecordKeeper};
-use record::{HostRecord, Record};
+use nic::{Found, INHERITED, examine, find, is_tun, may_be_replaced, no_device, quiet, restore_link};
+pub(super) use nic::{SUFFIX, strips_tags};
+pub use record::{ChosenRecords, Left, OwnRecords, RecordKeeper, left, remove_vlan_record};
+use record::{HostRecord, NicRecord, Record};
 use rtnl::{Dad, Rtnl, Scope};
+pub use silenced::SilencedNic;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -115,12 +117,20 @@ impl HostInterface {
         let path = Record::path(&options.state_directory, name);
         let (record, resumed) = match find(&mut rtnl, name, Record::load(&path)?)? {
             Found::Fresh(link) => {
+                may_be_replaced(&link)?;
                 let nic = examine(&mut rtnl, &link)?;
                 let record = Record::new(name, Some(nic));
                 record.store(&OwnRecords, &path)?;
                 (record, false)
             }
-            Found::Left(record) => (*record, true),
+            Found::Left(mut record) => {
+                // Standalone mode leaves the NIC its name.
+                if let Some(nic) = &mut record.nic {
+                    nic.phy_name = format!("{name}{SUFFIX}");
+                }
+                record.store(&OwnRecords, &path)?;
+                (*record, true)
+            }
         };
         let result = Self::build(&mut rtnl, record.clone(), path.clone(), options, filter);
         let (interface, mut warnings) = match result {
@@ -180,8 +190,7 @@ impl HostInterface {
         };
         let name = record.name.clone();
         quiet(rtnl, &name, &nic, options, filter)?;
-        let inherited = nic.settings.iter().filter(|setting| INHERITED.contains(&setting.key.as_str())).cloned();
-        let role = Role { mac: nic.mac.unwrap_or_default(), mtu: nic.mtu, inherited: inherited.collect() };
+        let role = Role { mac: nic.mac.unwrap_or_default(), mtu: nic.mtu, inherited: inherited(Some(&nic)) };
         let (mut interface, mut warnings) = Self::make_tap(rtnl, record, path, &role, options)?;
         // After a kill the TAP had something newer than what was found on the NIC.
         let (configuration, from) = match &interface.record.host {
@@ -201,19 +210,40 @@ impl HostInterface {
         options: &TakeoverOptions,
     ) -> Result<(Self, Vec<String>), KernelError> {
         let name = record.name.clone();
-        let fail = |error: io::Error| match error.raw_os_error() {
+        let queues = Self::make_device(&name, options.queues, options.framing)?;
+        let control =
+            queues[0].try_clone().map_err(|error| KernelError::netlink(format!("making the TAP {name}"), error))?;
+        let (ifindex, warnings) = Self::dress(rtnl, &name, role, options)?;
+        let keeper = Arc::new(OwnRecords);
+        let interface = HostInterface { name, ifindex, mac: role.mac, queues, control, record, record_path, keeper };
+        Ok((interface, warnings))
+    }
+
+    /// Makes a bare TAP, down, with a random MAC: the part that needs /dev/net/tun. One descriptor for each queue.
+    ///
+    /// # Errors
+    /// [`KernelError::Taken`] when something else has the name, [`KernelError::Capability`], [`KernelError::File`].
+    pub fn make_device(name: &str, queues: usize, framing: TapFraming) -> Result<Vec<OwnedFd>, KernelError> {
+        tapdev::create(name, queues, framing).map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
                 KernelError::Capability { action: format!("making the TAP {name}"), capability: "cap_net_admin" }
             }
             Some(libc::ENOENT | libc::ENODEV) => KernelError::file("/dev/net/tun", error),
             _ if error.kind() == io::ErrorKind::AlreadyExists => {
-                KernelError::Taken { name: name.clone(), why: "a link of this name exists".to_owned() }
+                KernelError::Taken { name: name.to_owned(), why: "a link of this name exists".to_owned() }
             }
             _ => KernelError::netlink(format!("making the TAP {name}"), error),
-        };
-        let queues = tapdev::create(&name, options.queues, options.framing).map_err(fail)?;
-        let control = queues[0].try_clone().map_err(fail)?;
-        let ifindex = rtnl.link(&name)?.map_or(0, |link| link.ifindex);
+        })
+    }
+
+    /// Gives a new TAP its MAC, MTU and settings, and sets it up. Returns its index, and the settings that were refused.
+    fn dress(
+        rtnl: &mut Rtnl,
+        name: &str,
+        role: &Role,
+        options: &TakeoverOptions,
+    ) -> Result<(u32, Vec<String>), KernelError> {
+        let ifindex = rtnl.link(name)?.map_or(0, |link| link.ifindex);
         rtnl.change(ifindex, (0, 0), |message| {
             message.attribute(libc::IFLA_ADDRESS, &role.mac).attribute_u32(libc::IFLA_MTU, role.mtu);
         })
@@ -226,15 +256,39 @@ impl HostInterface {
         let mut warnings = Vec::new();
         for setting in role.inherited.iter().chain(&sysctl::host_interface(host_role)) {
             // A kernel without IPv6, or without a newer knob, does not need it.
-            if let Err(error) = setting.write(&name) {
+            if let Err(error) = setting.write(name) {
                 warnings.push(error.to_string());
             }
         }
         rtnl.change(ifindex, (libc::IFF_UP, libc::IFF_UP), |_| {})
             .map_err(|error| KernelError::netlink(format!("setting {name} up"), error))?;
-        let keeper = Arc::new(OwnRecords);
-        let interface = HostInterface { name, ifindex, mac: role.mac, queues, control, record, record_path, keeper };
-        Ok((interface, warnings))
+        Ok((ifindex, warnings))
+    }
+
+    /// Makes the TAP again after somebody deleted it: its MAC, `mtu`, its settings, and what the record says that it had
+    /// last. `make` makes the bare device of a name and returns a descriptor for each queue. Returns what was refused.
+    ///
+    /// # Errors
+    /// What the kernel or `make` says; there is no TAP then, and it can be tried again.
+    pub fn remake(
+        &mut self,
+        mtu: u32,
+        options: &TakeoverOptions,
+        make: impl FnOnce(&str) -> Result<Vec<OwnedFd>, KernelError>,
+    ) -> Result<Vec<String>, KernelError> {
+        let mut rtnl = Rtnl::open()?;
+        let queues = make(&self.name)?;
+        let broken = |error| KernelError::netlink(format!("making the TAP {}", self.name), error);
+        let Some(first) = queues.first() else { return Err(broken(io::ErrorKind::InvalidInput.into())) };
+        let control = first.try_clone().map_err(broken)?;
+        let role = Role { mac: self.mac, mtu, inherited: inherited(self.record.nic.as_ref()) };
+        let (ifindex, mut warnings) = Self::dress(&mut rtnl, &self.name, &role, options)?;
+        (self.queues, self.control, self.ifindex) = (queues, control, ifindex);
+        if let Some(host) = self.record.host.clone() {
+            warnings.extend(rtnl.put(&host.configuration, host.ifindex, ifindex, Dad::Skip));
+        }
+        self.refresh_record()?;
+        Ok(warnings)
     }
 
     /// The port's name, which the TAP has.
@@ -285,12 +339,18 @@ impl HostInterface {
     }
 
     /// Writes into the record what the TAP has now, to be put back after a kill: its addresses, and the routes that no
-    /// routing daemon will bring back. To be called when addresses of the port change.
+    /// routing daemon will bring back. To be called when addresses of the port change. A TAP that is gone has lost what it
+    /// had and leaves the record as it is.
     ///
     /// # Errors
     /// When the kernel cannot be asked or the file not be written.
     pub fn refresh_record(&mut self) -> Result<(), KernelError> {
-        let configuration = Rtnl::open()?.configuration(self.ifindex, Scope::Administrator)?;
+        let mut rtnl = Rtnl::open()?;
+        let configuration = rtnl.configuration(self.ifindex, Scope::Administrator)?;
+        // Looked at afterwards: it may have gone meanwhile.
+        if !rtnl.links()?.iter().any(|link| link.ifindex == self.ifindex) {
+            return Ok(());
+        }
         let host = Some(HostRecord { ifindex: self.ifindex, configuration });
         if self.record.host != host {
             self.record.host = host;
@@ -309,11 +369,9 @@ impl HostInterface {
         let links = rtnl.links()?;
         let is_nic = |link: &&Link| link.mac == nic.mac && link.ifindex != self.ifindex && !is_tun(link);
         let Some(link) = links.iter().find(is_nic) else { return Err(no_device(&nic.phy_name, &links)) };
+        may_be_replaced(link)?;
         let fresh = examine(&mut rtnl, link)?;
-        nic.ifindex = link.ifindex;
-        // The routes and addresses of the record are those of the first takeover; only the index is new.
-        let was = self.record.nic.as_ref().map_or(0, |nic| nic.ifindex);
-        nic.configuration = if was == link.ifindex { nic.configuration } else { fresh.configuration };
+        nic.moved_to(fresh);
         filter.unsilence(&nic.phy_name)?;
         self.record.nic = Some(nic.clone());
         self.record.store(&*self.keeper, &self.record_path)?;
@@ -398,6 +456,12 @@ pub fn restore_left(name: &str, state_directory: &Path) -> Result<Vec<String>, K
     refused.extend(rtnl.put_routes(&nic.configuration, nic.ifindex, nic.ifindex));
     OwnRecords.remove(&path)?;
     Ok(refused)
+}
+
+/// Settings that a TAP has of its NIC.
+fn inherited(nic: Option<&NicRecord>) -> Vec<Setting> {
+    let all = nic.into_iter().flat_map(|nic| &nic.settings);
+    all.filter(|setting| INHERITED.contains(&setting.key.as_str())).cloned().collect()
 }
 
 /// What a TAP is to look like.

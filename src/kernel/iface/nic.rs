@@ -11,7 +11,7 @@ use crate::kernel::message::Link;
 use crate::kernel::sysctl::{self, Setting};
 
 /// What a NIC is called while a TAP has its name.
-pub(super) const SUFFIX: &str = ".phy";
+pub(crate) const SUFFIX: &str = ".phy";
 /// Settings that a TAP takes over from its NIC.
 pub(super) const INHERITED: [&str; 4] = ["addr_gen_mode", "autoconf", "use_tempaddr", "disable_ipv6"];
 
@@ -60,14 +60,23 @@ pub(super) fn is_tun(link: &Link) -> bool {
     link.kind.as_deref() == Some("tun")
 }
 
+/// Whether a TAP may stand in the place of this link.
+pub(super) fn may_be_replaced(link: &Link) -> Result<(), KernelError> {
+    let refuse = |why: &str| Err(KernelError::Taken { name: link.name.clone(), why: why.to_owned() });
+    if is_tun(link) {
+        return refuse("it is not an Ethernet device; ports need one");
+    }
+    if link.master.is_some() {
+        return refuse("it belongs to a bridge, bond or VRF; type: ip link set DEVICE nomaster");
+    }
+    Ok(())
+}
+
 /// Reads all that will be changed on a NIC.
 pub(super) fn examine(rtnl: &mut Rtnl, link: &Link) -> Result<NicRecord, KernelError> {
     let refuse = |why: &str| KernelError::Taken { name: link.name.clone(), why: why.to_owned() };
-    if link.flags & libc::IFF_LOOPBACK as u32 != 0 || is_tun(link) || link.mac.is_none() {
+    if link.flags & libc::IFF_LOOPBACK as u32 != 0 || link.mac.is_none() {
         return Err(refuse("it is not an Ethernet device; ports need one"));
-    }
-    if link.master.is_some() {
-        return Err(refuse("it belongs to a bridge, bond or VRF; type: ip link set DEVICE nomaster"));
     }
     let phy_name = format!("{}{SUFFIX}", link.name.strip_suffix(SUFFIX).unwrap_or(&link.name));
     let settings = sysctl::silent_nic();

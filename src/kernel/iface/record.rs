@@ -33,6 +33,18 @@ pub(crate) struct NicRecord {
     pub(crate) configuration: Configuration,
 }
 
+impl NicRecord {
+    /// Follows the NIC to the device that `fresh` was read from. One that was made anew comes bare: what the first one had is
+    /// to be given back, and what this one got meanwhile.
+    pub(crate) fn moved_to(&mut self, fresh: NicRecord) {
+        let was = std::mem::replace(&mut self.ifindex, fresh.ifindex);
+        if was != fresh.ifindex {
+            self.configuration = self.configuration.moved(was, fresh.ifindex);
+            self.configuration.merge(fresh.configuration);
+        }
+    }
+}
+
 /// What a host interface had last, to put back after a kill: it vanishes with the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HostRecord {
@@ -164,6 +176,51 @@ impl RecordKeeper for ChosenRecords {
     fn remove(&self, path: &Path) -> Result<(), KernelError> {
         self.name(path)?;
         OwnRecords.remove(path)
+    }
+}
+
+/// A port that an earlier run has left a record of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// Its name.
+    pub name: String,
+    /// It has a NIC, which is closed; a VLAN has none, and only its addresses are noted.
+    pub has_nic: bool,
+}
+
+/// What runs of this boot have left in the network namespace of the calling thread, by name.
+///
+/// # Errors
+/// [`KernelError::File`] when the directory cannot be read; none is no error. [`KernelError::Record`].
+pub fn left(directory: &Path) -> Result<Vec<Left>, KernelError> {
+    let prefix = format!("restore-{}-", network_namespace());
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(KernelError::file(directory, error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|n| n.starts_with(&prefix) && n.ends_with(".json")) else { continue };
+        if let Some(record) = Record::load(&directory.join(name))? {
+            found.push(Left { has_nic: record.nic.is_some(), name: record.name });
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// Removes the record of a VLAN port, whose interface went with its process. One that is not there is no error, and one of
+/// a NIC stays.
+///
+/// # Errors
+/// When it cannot be read or removed.
+pub fn remove_vlan_record(name: &str, directory: &Path) -> Result<(), KernelError> {
+    let path = Record::path(directory, name);
+    match Record::load(&path)? {
+        Some(Record { nic: Some(_), .. }) => Ok(()),
+        _ => OwnRecords.remove(&path),
     }
 }
 

@@ -38,6 +38,13 @@ impl Saved {
         Saved { kind: frame.kind, hex }
     }
 
+    /// The same of another link.
+    fn moved(&self, from: u32, to: u32) -> Saved {
+        let Some(body) = self.body() else { return self.clone() };
+        let message = replay(self.kind, self.kind, 0, &body, Some((from, to))).finish(0);
+        Frames(&message).next().map_or_else(|| self.clone(), |frame| Saved::new(&frame))
+    }
+
     fn body(&self) -> Option<Vec<u8>> {
         let digit = |at: usize| self.hex.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
         (0..self.hex.len() / 2).map(|index| digit(index * 2)).collect()
@@ -53,6 +60,28 @@ pub(crate) struct Configuration {
     pub(crate) nexthops: Vec<Saved>,
     /// RTM_NEWROUTE messages.
     pub(crate) routes: Vec<Saved>,
+}
+
+impl Configuration {
+    /// The same as of another link: a device that was made anew has another index.
+    pub(crate) fn moved(&self, from: u32, to: u32) -> Configuration {
+        let all = |saved: &[Saved]| saved.iter().map(|one| one.moved(from, to)).collect();
+        Configuration { addresses: all(&self.addresses), nexthops: all(&self.nexthops), routes: all(&self.routes) }
+    }
+
+    /// Adds what `other` has beside it.
+    pub(crate) fn merge(&mut self, other: Configuration) {
+        let add = |to: &mut Vec<Saved>, from: Vec<Saved>| {
+            for saved in from {
+                if !to.contains(&saved) {
+                    to.push(saved);
+                }
+            }
+        };
+        add(&mut self.addresses, other.addresses);
+        add(&mut self.nexthops, other.nexthops);
+        add(&mut self.routes, other.routes);
+    }
 }
 
 /// Which routes to save.

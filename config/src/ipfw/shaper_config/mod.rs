@@ -251,6 +251,7 @@ impl Reader<'_> {
                 number,
                 pipe: settings.parent.filter(|&pipe| pipe != 0),
                 parameters: SchedulerParameters { kind: settings.kind.unwrap_or(SchedulerKind::Wf2qPlus), mask },
+                queue: FlowSet { mask: FlowMask::NONE, buckets: 1, ..queue },
             }),
         };
         Ok(ParsedConfig { config, warnings: self.warnings })

@@ -424,7 +424,7 @@ mod tests {
         let fq = FqParameters { quantum: 1514, limit: 10_240, flows: 1024 };
         let codel = CodelParameters { target_us: 5_000, interval_us: 100_000, ecn: true };
         let parameters = SchedulerParameters { kind: SchedulerKind::FqCodel(fq, codel), mask: FlowMask::NONE };
-        let config = SchedulerConfig { number: 1, pipe: None, parameters };
+        let config = SchedulerConfig { number: 1, pipe: None, parameters, queue: FlowSet::default() };
         let row = SchedulerRow { config, pipe: Some(pipe()), children: vec![1, 2], active: 1, flows: Vec::new() };
         assert_eq!(
             schedulers(&[row], builtin()),

@@ -51,6 +51,8 @@ const ROOT_ENTRIES: usize = 1 << 16;
 const SLOTS: usize = 256;
 /// Words of the arena in which groups and nodes lie: 128 MiB of address space, backed by memory as far as it is used.
 const ARENA_WORDS: usize = 1 << 24;
+/// Words of a cache line.
+const LINE_WORDS: usize = 8;
 const ARENA_MASK: usize = ARENA_WORDS - 1;
 
 const POINTER_BIT: u64 = 1 << 63;
@@ -132,6 +134,13 @@ impl Fib6 {
         }
     }
 
+    /// Asks for the node that an entry points to, and for its first entries; for an answer, for lines of no use.
+    #[inline(always)]
+    pub fn prefetch_node(&self, entry: u64) {
+        crate::arena::prefetch(&self.words[entry as usize & ARENA_MASK]);
+        crate::arena::prefetch(&self.words[(entry as usize + LINE_WORDS) & ARENA_MASK]);
+    }
+
     /// The rest of a look-up: none for prefixes up to /24, else one node for each byte at which routes fork; at most 13.
     #[inline(always)]
     pub fn finish(&self, top: u64, dst: u128) -> AdjacencyId {
@@ -156,6 +165,7 @@ impl Fib6 {
                 // Small tables are finished here, so the list that follows costs them nothing.
                 if is_pointer(*entry) {
                     *entry = self.step(*entry, dst(number * SLOTS + index));
+                    self.prefetch_node(*entry);
                     pending[left & (SLOTS - 1)] = index as u8;
                     left += usize::from(is_pointer(*entry));
                 }
@@ -167,6 +177,7 @@ impl Fib6 {
                     let index = pending[place & (SLOTS - 1)];
                     if let Some(entry) = chunk.get_mut(usize::from(index)) {
                         *entry = self.step(*entry, dst(number * SLOTS + usize::from(index)));
+                        self.prefetch_node(*entry);
                         pending[kept & (SLOTS - 1)] = index;
                         kept += usize::from(is_pointer(*entry));
                     }

@@ -131,7 +131,7 @@ impl RxQueue for PacketReceive {
                     self.starved = 0;
                     self.statistics.rx_discarded += 1;
                 }
-                Next::Senseless => self.statistics.rx_discarded += 1,
+                Next::Senseless => self.statistics.rx_senseless += 1,
             }
             self.ring.advance();
         }

@@ -94,7 +94,7 @@ pub(super) struct Receive {
     port: PortId,
     busy_poll: bool,
     idle_polls: u32,
-    discarded: u64,
+    senseless: u64,
     lost: Option<String>,
     last: QueueStatistics,
 }
@@ -166,7 +166,7 @@ pub(super) fn halves(
         port: settings.port,
         busy_poll: settings.busy_poll,
         idle_polls: 0,
-        discarded: 0,
+        senseless: 0,
         lost: None,
         last: QueueStatistics::default(),
     };
@@ -287,7 +287,7 @@ impl RxQueue for Receive {
         while taken < limit {
             let Some(frame) = open.next(self.geometry, self.stride, pool) else { break };
             let Some(frame) = frame else {
-                self.discarded += 1;
+                self.senseless += 1;
                 continue;
             };
             let mut packet = Packet::new(frame, Offload::NONE, self.port);
@@ -333,7 +333,7 @@ impl RxQueue for Receive {
             // In copy mode a frame without a buffer is in rx_dropped; the fill ring's own counter counts look-ups.
             self.last.rx_lost = kernel.rx_dropped + kernel.rx_ring_full;
         }
-        self.last.rx_discarded = self.discarded;
+        self.last.rx_senseless = self.senseless;
         self.last
     }
 

@@ -7,7 +7,7 @@
 //! takes its states out of the one bucket that had them; nothing is ever copied as a whole. The array is reserved for the most
 //! states there may be and never moves.
 
-use ferrule_dataplane::arena::prefetch;
+use ferrule_dataplane::arena::{advise_huge_pages, prefetch};
 
 /// States of a bucket.
 const WAYS: usize = 8;
@@ -75,19 +75,30 @@ impl Bucket {
         self.tags == [0; 2]
     }
 
+    /// The ways that may hold `tag`, as the top bits of their lanes. In one word of 128 bits, so that it does not depend on a branch
+    /// in which half the tag is found.
+    #[inline(always)]
+    fn ways_with(&self, tag: u16) -> u128 {
+        u128::from(lanes_with(self.tags[0], tag)) | u128::from(lanes_with(self.tags[1], tag)) << 64
+    }
+
+    /// The first of its states that has `tag`.
+    #[inline(always)]
+    fn first(&self, tag: u16) -> Option<u32> {
+        let ways = self.ways_with(tag);
+        (ways != 0).then(|| self.states[(ways.trailing_zeros() >> 4) as usize & (WAYS - 1)])
+    }
+
     /// The first of its states that `check` takes.
     #[inline(always)]
     fn find<R>(&self, tag: u16, check: &mut impl FnMut(u32) -> Option<R>) -> Option<R> {
-        for (word, tags) in self.tags.iter().enumerate() {
-            let mut lanes = lanes_with(*tags, tag);
-            while lanes != 0 {
-                let way = word * 4 + (lanes.trailing_zeros() >> 4) as usize;
-                lanes &= lanes - 1;
-                let found = check(self.states[way & (WAYS - 1)]);
-                if found.is_some() {
-                    return found;
-                }
+        let mut ways = self.ways_with(tag);
+        while ways != 0 {
+            let found = check(self.states[(ways.trailing_zeros() >> 4) as usize & (WAYS - 1)]);
+            if found.is_some() {
+                return found;
             }
+            ways &= ways - 1;
         }
         None
     }
@@ -116,7 +127,8 @@ impl Buckets {
     /// An empty table for at most `states` states.
     pub(super) fn new(states: usize) -> Buckets {
         let most = (states * 2 / TWICE_LOAD + 1).max(FIRST);
-        let mut buckets = Vec::with_capacity(most);
+        let mut buckets: Vec<Bucket> = Vec::with_capacity(most);
+        advise_huge_pages(buckets.spare_capacity_mut());
         buckets.resize(FIRST, EMPTY);
         let overflow = Vec::with_capacity(most / 4 + 64);
         let spare = overflow.capacity();
@@ -152,7 +164,7 @@ impl Buckets {
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> Option<u32> {
         let mixed = mixed(hash);
-        self.buckets.get(self.place(mixed))?.find(tag_of(mixed), &mut Some)
+        self.buckets.get(self.place(mixed))?.first(tag_of(mixed))
     }
 
     /// The first state of this hash's bucket and tag that `check` takes.

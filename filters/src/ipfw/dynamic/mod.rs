@@ -13,9 +13,9 @@
 //! *Layout.* A state is one cache line, which holds everything that a packet of an IPv4 flow reads and writes. IPv6 addresses
 //! lie in an array of their own. Buckets are one cache line too: ten 16-bit tags and the numbers of ten states. There are as many as the
 //! states need: linear hashing splits one bucket whenever a few states were added, so the table grows without ever being copied
-//! ([`bucket`]). Arrays have their full size reserved and never move; pages that no state ever used cost nothing.
+//! (`bucket`). Arrays have their full size reserved and never move; pages that no state ever used cost nothing.
 //!
-//! *Expiry.* A timing wheel of one-second slots ([`wheel`]). A packet only writes the new expiry into the state; the sweep, which
+//! *Expiry.* A timing wheel of one-second slots (`wheel`). A packet only writes the new expiry into the state; the sweep, which
 //! meets each state every few seconds, frees it or puts it into a later slot.
 //!
 //! *Bounds.* `dyn_max` states and `dyn_parent_max` parents in the box, whatever is sent; beyond that [`InstallError`] says which limit it was,
@@ -29,11 +29,12 @@ pub mod state;
 mod states;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 mod view;
 mod wheel;
 
 pub use key::{FlowKey, NameFilter, NameId, Names, PacketFacts, state_hash};
 pub use settings::{Settings, Shared};
 pub use state::{Direction, RuleRef};
-pub use states::{Hit, InstallError, LimitTo, NewState, StateIndex, States};
+pub use states::{Candidate, Hit, InstallError, LimitTo, NewState, StateIndex, States};
 pub use view::{Fate, Keepalive, StateView};

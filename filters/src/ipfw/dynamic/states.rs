@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The states of one worker.
+//! The states of one worker: what packets do with them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,19 +8,25 @@ use ferrule_dataplane::arena::{advise_huge_pages, prefetch};
 use ferrule_dataplane::clock::Nanos;
 
 use super::bucket::Buckets;
-use super::key::{FlowKey, NameFilter, NameId, PacketFacts, TCP};
+use super::key::{FlowKey, NameFilter, NameId, PacketFacts};
 use super::parent::{ParentError, Request};
-use super::settings::{KEEPALIVE_INTERVAL, KEEPALIVE_PERIOD, Shared};
-use super::state::{ACK_FORWARD, ACK_REVERSE, Direction, Expiries, LIMIT, LIVE, NONE, ORPHANED, RuleRef, State, V6};
-use super::view::{Fate, Keepalive, StateView};
-use super::wheel::{HORIZON, Wheel};
-
-/// Slots of the table of parents that one sweep looks at.
-const PARENTS_PER_SWEEP: usize = 64;
+use super::settings::{KEEPALIVE_PERIOD, Shared};
+use super::state::{Direction, Expiries, LIMIT, LIVE, NONE, ORPHANED, RuleRef, State, V6};
+use super::view::StateView;
+use super::wheel::Wheel;
 
 /// Number of a state in its worker's table. Good until the next [`States::sweep`], [`States::purge`] or [`States::remove`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StateIndex(pub u32);
+
+/// The state that a hash most likely leads to; good as long as a [`StateIndex`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Candidate(u32);
+
+impl Candidate {
+    /// None: the bucket is searched.
+    pub const NONE: Candidate = Candidate(NONE);
+}
 
 /// The state that a packet belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,23 +107,31 @@ pub enum InstallError {
 /// IPv6 source and destination; the first is the number of the next free pair while this one is free.
 type Pair = [u128; 2];
 
+/// Whether the pair is these two: in one go, where `==` of arrays may become a call.
+#[inline(always)]
+fn is_pair(pair: &Pair, first: u128, second: u128) -> bool {
+    (pair[0] ^ first) | (pair[1] ^ second) == 0
+}
+
 /// The states of one worker.
 pub struct States {
-    shared: Arc<Shared>,
-    buckets: Buckets,
-    states: Vec<State>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) buckets: Buckets,
+    pub(super) states: Vec<State>,
     /// First free state, or [`NONE`].
-    free: u32,
-    pairs: Vec<Pair>,
-    free_pair: u32,
-    wheel: Wheel,
-    live: u32,
+    pub(super) free: u32,
+    pub(super) pairs: Vec<Pair>,
+    pub(super) free_pair: u32,
+    pub(super) wheel: Wheel,
+    pub(super) live: u32,
     /// Second of this turn.
-    now: u32,
-    expiries: Expiries,
-    keepalive: bool,
-    most: u32,
-    parent_cursor: usize,
+    pub(super) now: u32,
+    pub(super) expiries: Expiries,
+    pub(super) keepalive: bool,
+    pub(super) most: u32,
+    pub(super) parent_cursor: usize,
+    /// Second of the latest sweep.
+    pub(super) swept: u32,
 }
 
 impl States {
@@ -143,6 +157,7 @@ impl States {
             keepalive: false,
             most: 0,
             parent_cursor: 0,
+            swept: 0,
         };
         new.turn(0);
         new
@@ -203,18 +218,20 @@ impl States {
         self.buckets.prefetch(hash);
     }
 
-    /// Second stage: asks for the state that a probe of this hash will read.
+    /// Second stage: asks for the state that a probe of this hash will most likely want, and tells which it is.
     #[inline(always)]
-    pub fn prefetch_state(&self, hash: u32) {
-        if let Some(state) = self.buckets.candidate(hash).and_then(|index| self.states.get(index as usize)) {
+    pub fn prefetch_state(&self, hash: u32) -> Candidate {
+        let candidate = self.buckets.candidate(hash).unwrap_or(NONE);
+        if let Some(state) = self.states.get(candidate as usize) {
             prefetch(state);
         }
+        Candidate(candidate)
     }
 
     /// Third stage, for IPv6 packets only: asks for the state's addresses.
     #[inline(always)]
-    pub fn prefetch_addresses(&self, hash: u32) {
-        let state = self.buckets.candidate(hash).and_then(|index| self.states.get(index as usize));
+    pub fn prefetch_addresses(&self, candidate: Candidate) {
+        let state = self.states.get(candidate.0 as usize);
         if let Some(pair) = state.filter(|s| s.flags & V6 != 0).and_then(|s| self.pairs.get(s.addresses as usize)) {
             prefetch(pair);
         }
@@ -225,6 +242,60 @@ impl States {
     pub fn probe(&mut self, key: &FlowKey, name: NameFilter, hash: u32, facts: &PacketFacts) -> Option<Hit> {
         let (index, direction) = self.find(key, name.number(), hash)?;
         Some(self.refresh(index, direction, facts))
+    }
+
+    /// As [`States::probe`], with what [`States::prefetch_state`] told: the bucket is not searched again where the candidate is the one.
+    #[inline(always)]
+    pub fn probe_candidate(
+        &mut self,
+        candidate: Candidate,
+        key: &FlowKey,
+        name: NameFilter,
+        hash: u32,
+        facts: &PacketFacts,
+    ) -> Option<Hit> {
+        self.probe_candidate_if(candidate, key, name, hash, facts, |_| true)
+    }
+
+    /// As [`States::probe_candidate`], but where `good` says no of the state's rule nothing is done and nothing found.
+    #[inline(always)]
+    pub fn probe_candidate_if(
+        &mut self,
+        candidate: Candidate,
+        key: &FlowKey,
+        name: NameFilter,
+        hash: u32,
+        facts: &PacketFacts,
+        good: impl FnOnce(RuleRef) -> bool,
+    ) -> Option<Hit> {
+        if let Some(state) = self.states.get(candidate.0 as usize) {
+            let wanted = name.number();
+            let (same, ports) = match *key {
+                FlowKey::V4 { addresses, ports, protocol } => {
+                    // Without branches: which of them is false is as random as the traffic.
+                    let same = (state.protocol == protocol) & (state.flags & (LIVE | V6) == LIVE);
+                    let forward = same & (state.addresses == addresses);
+                    let reverse = same & (state.addresses == addresses.rotate_left(32));
+                    ((forward, reverse), ports)
+                }
+                FlowKey::V6 { source, destination, ports, protocol, zone } => {
+                    let same =
+                        (state.protocol == protocol) & (state.flags & (LIVE | V6) == LIVE | V6) & (state.zone == zone);
+                    // Of an IPv4 state this is some pair or none; it is not used then.
+                    let pair = self.pairs.get(state.addresses as usize).unwrap_or(&[0; 2]);
+                    let forward = same & is_pair(pair, source, destination);
+                    let reverse = same & is_pair(pair, destination, source);
+                    ((forward, reverse), ports)
+                }
+            };
+            let forward = same.0 & (state.ports == ports);
+            let reverse = same.1 & (state.ports == ports.rotate_left(16));
+            if (forward | reverse) & ((wanted == 0) | (state.name == wanted)) {
+                let direction = if forward { Direction::Forward } else { Direction::Reverse };
+                return good(state.rule).then(|| self.refresh(candidate.0, direction, facts));
+            }
+        }
+        self.probe_if(key, name, hash, facts, good)
     }
 
     /// As [`States::probe`], but where `good` says no of the state's rule nothing is done and nothing found.
@@ -269,8 +340,8 @@ impl States {
                     return None;
                 }
                 let pair = self.pairs.get(state.addresses as usize)?;
-                let forward = *pair == [source, destination] && state.ports == ports;
-                let reverse = *pair == [destination, source] && state.ports == ports.rotate_left(16);
+                let forward = is_pair(pair, source, destination) && state.ports == ports;
+                let reverse = is_pair(pair, destination, source) && state.ports == ports.rotate_left(16);
                 if !(forward | reverse) || (name != 0 && state.name != name) {
                     return None;
                 }
@@ -474,113 +545,6 @@ impl States {
             acknowledgements: (state.ack_forward, state.ack_reverse),
             orphaned: state.flags & ORPHANED != 0,
         })
-    }
-
-    /// Ends the states whose time has come, and says which keep-alives are due. Looks at about `budget` states; returns how many it
-    /// looked at, less than the budget when it is done for now. To be called once per turn.
-    pub fn sweep(
-        &mut self,
-        budget: usize,
-        mut on_expire: impl FnMut(&StateView),
-        mut on_keepalive: impl FnMut(&Keepalive),
-    ) -> usize {
-        self.shared.parents.sweep(self.now, &mut self.parent_cursor, PARENTS_PER_SWEEP);
-        let mut seen = 0;
-        while seen < budget {
-            let Some(chunk) = self.wheel.take(self.now) else { break };
-            let second = self.wheel.time();
-            let entries = &chunk.states[..chunk.count as usize];
-            // Two passes, so that the loads of a whole chunk overlap.
-            for index in entries {
-                prefetch(&self.states[*index as usize]);
-            }
-            for index in entries {
-                let state = &self.states[*index as usize];
-                if state.expire <= self.now {
-                    self.buckets.prefetch(state.hash);
-                }
-            }
-            for index in entries {
-                let state = &self.states[*index as usize];
-                if state.flags & LIVE != 0 && state.timer == second as u8 {
-                    self.meet(*index, &mut on_expire, &mut on_keepalive);
-                }
-            }
-            seen += entries.len();
-        }
-        self.shared.buckets.fetch_max(self.buckets.len() as u32, Relaxed);
-        seen
-    }
-
-    fn meet(&mut self, index: u32, on_expire: &mut impl FnMut(&StateView), on_keepalive: &mut impl FnMut(&Keepalive)) {
-        let now = self.now;
-        let state = &self.states[index as usize];
-        if state.expire <= now {
-            if let Some(view) = self.view(StateIndex(index)) {
-                on_expire(&view);
-            }
-            self.remove(StateIndex(index));
-            return;
-        }
-        let left = state.expire - now;
-        let mut next = state.expire.min(now.saturating_add(HORIZON));
-        if self.keepalive && state.is_established() {
-            if left < KEEPALIVE_INTERVAL {
-                self.keepalives(index, on_keepalive);
-                next = next.min(now + KEEPALIVE_PERIOD);
-            } else {
-                next = next.min(state.expire - (KEEPALIVE_INTERVAL - 1));
-            }
-        }
-        let second = self.wheel.clamp(next, now);
-        self.states[index as usize].timer = second as u8;
-        // A chunk was freed just now, so there is room; if there were none the state would be met never again.
-        if self.wheel.add(second, index).is_err() {
-            self.remove(StateIndex(index));
-        }
-    }
-
-    /// As FreeBSD: one segment towards each side that has not acknowledged since the expiry was set, as if from the other.
-    fn keepalives(&self, index: u32, on_keepalive: &mut impl FnMut(&Keepalive)) {
-        let state = &self.states[index as usize];
-        debug_assert_eq!(state.protocol, TCP);
-        let Some(key) = self.view(StateIndex(index)).map(|view| view.key) else { return };
-        if state.tcp & ACK_FORWARD == 0 && state.ack_forward != 0 {
-            let sequence = state.ack_forward - 1;
-            on_keepalive(&Keepalive { key: key.reverse(), sequence, acknowledgement: state.ack_reverse });
-        }
-        if state.tcp & ACK_REVERSE == 0 && state.ack_reverse != 0 {
-            let sequence = state.ack_reverse - 1;
-            on_keepalive(&Keepalive { key, sequence, acknowledgement: state.ack_forward });
-        }
-    }
-
-    /// Shows states to `judge`, which says what becomes of each: `ipfw -D`, `delete`, `flush`. Looks at `budget` places from `cursor` on,
-    /// which starts at 0 and is moved; true when it has come to the end.
-    pub fn purge(&mut self, cursor: &mut u32, budget: u32, mut judge: impl FnMut(&StateView) -> Fate) -> bool {
-        let end = (*cursor).saturating_add(budget).min(self.states.len() as u32);
-        for index in *cursor..end {
-            let Some(view) = self.view(StateIndex(index)) else { continue };
-            match judge(&view) {
-                Fate::Keep => {}
-                Fate::End => self.remove(StateIndex(index)),
-                Fate::Orphan => self.states[index as usize].flags |= ORPHANED,
-            }
-        }
-        *cursor = end;
-        end as usize == self.states.len()
-    }
-
-    /// Shows states to `each`, `budget` places from `cursor` on as [`States::purge`]; true when it has come to the end.
-    pub fn list(&self, cursor: &mut u32, budget: u32, mut each: impl FnMut(&StateView)) -> bool {
-        let end = (*cursor).saturating_add(budget).min(self.states.len() as u32);
-        for index in *cursor..end {
-            if let Some(view) = self.view(StateIndex(index)) {
-                each(&view);
-            }
-        }
-        *cursor = end;
-        end as usize == self.states.len()
     }
 }
 

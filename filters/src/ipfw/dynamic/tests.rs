@@ -39,8 +39,14 @@ fn table() -> (Arc<Shared>, States) {
     (shared, states)
 }
 
+/// Every other probe goes by way of the candidate, which must be the same.
 fn probe(states: &mut States, key: FlowKey, facts: PacketFacts) -> Option<Hit> {
-    states.probe(&key, NameFilter::Name(NameId::DEFAULT), key.hash(SEED), &facts)
+    let (hash, name) = (key.hash(SEED), NameFilter::Name(NameId::DEFAULT));
+    if facts.length.is_multiple_of(2) {
+        return states.probe(&key, name, hash, &facts);
+    }
+    let candidate = states.prefetch_state(hash);
+    states.probe_candidate(candidate, &key, name, hash, &facts)
 }
 
 fn sweep(states: &mut States) -> Vec<StateView> {
@@ -448,7 +454,13 @@ proptest! {
                 Step::Packet { key, name, any, facts } => {
                     let facts = if key.protocol() == 17 { udp(40) } else { facts };
                     let filter = if any { NameFilter::Any } else { NameFilter::Name(NameId(name)) };
-                    let hit = states.probe(&key, filter, key.hash(SEED), &facts);
+                    let hash = key.hash(SEED);
+                    let hit = if time.is_multiple_of(2) {
+                        states.probe(&key, filter, hash, &facts)
+                    } else {
+                        let candidate = if time % 4 == 1 { states.prefetch_state(hash) } else { Candidate::NONE };
+                        states.probe_candidate(candidate, &key, filter, hash, &facts)
+                    };
                     let matches = |m: &Model| (m.key == key || m.key.reverse() == key) && (any || m.name.0 == name);
                     if let Some(hit) = hit {
                         // Where states of several names match any of them may be taken, so the model follows.

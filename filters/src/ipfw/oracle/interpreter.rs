@@ -1,45 +1,44 @@
 #![forbid(unsafe_code)]
 //! The walk along the rules.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrule_config::ipfw::ast::{
-    Action, Argument, DEFAULT_RULE, DEFAULT_SET, ForwardTo, NatInstance, ReturnTo, Rule, StateName, Tag,
-};
+use ferrule_config::ipfw::ast::{Action, DEFAULT_RULE, DEFAULT_SET, Rule, StateName};
 use ferrule_config::ipfw::table::TableValue;
 
-use super::annotations::{Annotations, CALL_DEPTH, Caller};
+use super::annotations::Annotations;
 use super::dice::Dice;
-use super::edit;
 use super::matching::{Scene, number};
 use super::outcome::{Counter, LogEntry, Outcome, Resume, Verdict};
 use super::pass::Pass;
-use super::refusal;
 use super::setup::Setup;
 use super::state::{Sighting, State, States, Way};
-use super::view::{ETHERNET, Family, Unreadable, View, protocol, word};
+use super::view::{Unreadable, View};
 
-/// Most steps of one packet: rules that call back and forth for longer drop it. FreeBSD has no such bound.
-const STEPS: usize = 1 << 20;
+/// Most states that one pass acts upon; after that a look-up finds nothing. FreeBSD has no such bound, and rules that lead back to each
+/// other through states of two groups (or a state of `tcp-setmss`, behind which states are looked for anew) hang it for ever.
+pub const STATE_JUMPS: usize = 16;
+/// Most calls of one pass; one more goes to the next rule, as when [`super::CALL_DEPTH`] is reached. FreeBSD has no such bound either, and
+/// rules that call back can take time exponential in their number.
+pub const CALLS: usize = 256;
 
 /// The interpreter, with the counters, dynamic rules and log that it has gathered.
 pub struct Oracle {
-    setup: Setup,
+    pub(super) setup: Setup,
     /// The rules of the setup in their order, closed by rule 65535.
-    rules: Arc<[Rule]>,
-    counters: Vec<Counter>,
-    states: States,
-    log: Vec<LogEntry>,
+    pub(super) rules: Arc<[Rule]>,
+    pub(super) counters: Vec<Counter>,
+    pub(super) states: States,
+    pub(super) log: Vec<LogEntry>,
     /// Entries that a rule may still log; None without limit.
-    log_left: Vec<Option<u32>>,
-    passes: u64,
+    pub(super) log_left: Vec<Option<u32>>,
+    pub(super) passes: u64,
 }
 
 /// What the look-up of dynamic rules said so far in this pass.
 #[derive(Clone, Debug, PartialEq)]
-enum Probed {
+pub(super) enum Probed {
     /// Not asked.
     Not,
     /// Asked for this group.
@@ -47,7 +46,7 @@ enum Probed {
 }
 
 /// Where a rule leads.
-enum Step {
+pub(super) enum Step {
     /// To the rule behind this one.
     Next(usize),
     /// To this rule.
@@ -57,16 +56,18 @@ enum Step {
 }
 
 /// One packet on its way.
-struct Walk<'a> {
-    frame: &'a mut Vec<u8>,
-    view: View,
-    pass: &'a Pass<'a>,
-    annotations: &'a mut Annotations,
-    argument: TableValue,
-    probed: Probed,
+pub(super) struct Walk<'a> {
+    pub frame: &'a mut Vec<u8>,
+    pub view: View,
+    pub pass: &'a Pass<'a>,
+    pub annotations: &'a mut Annotations,
+    pub argument: TableValue,
+    pub probed: Probed,
     /// Rule and way of the state found last.
-    found: Option<(usize, Way)>,
-    now: u64,
+    pub found: Option<(usize, Way)>,
+    pub jumps_left: usize,
+    pub calls_left: usize,
+    pub now: u64,
 }
 
 impl Oracle {
@@ -185,13 +186,20 @@ impl Oracle {
         let Ok(view) = View::read(frame, pass.layer2, &self.setup.settings) else {
             return Outcome::ruleless(Verdict::Deny);
         };
-        let argument = TableValue::default();
-        let mut walk = Walk { frame, view, pass, annotations, argument, probed: Probed::Not, found: None, now };
+        let mut walk = Walk {
+            frame,
+            view,
+            pass,
+            annotations,
+            argument: TableValue::default(),
+            probed: Probed::Not,
+            found: None,
+            jumps_left: STATE_JUMPS,
+            calls_left: CALLS,
+            now,
+        };
         let mut at = start;
-        for _ in 0..STEPS {
-            if at >= self.rules.len() {
-                break;
-            }
+        while at < self.rules.len() {
             if self.is_disabled(at) {
                 at += 1;
                 continue;
@@ -212,12 +220,12 @@ impl Oracle {
         Outcome::ruleless(Verdict::Deny)
     }
 
-    fn is_disabled(&self, index: usize) -> bool {
+    pub(super) fn is_disabled(&self, index: usize) -> bool {
         let set = self.rules[index].set;
         set != DEFAULT_SET && self.setup.disabled_sets >> set & 1 == 1
     }
 
-    fn count(&mut self, index: usize, walk: &Walk<'_>) {
+    pub(super) fn count(&mut self, index: usize, walk: &Walk<'_>) {
         let counter = &mut self.counters[index];
         counter.packets += 1;
         counter.bytes += walk.view.counted;
@@ -284,7 +292,7 @@ impl Oracle {
     }
 
     /// Looks for a dynamic rule, once for each group in a pass; gives the rule that made it.
-    fn probe(&mut self, name: &StateName, walk: &mut Walk<'_>) -> Option<usize> {
+    pub(super) fn probe(&mut self, name: &StateName, walk: &mut Walk<'_>) -> Option<usize> {
         let needed = match &walk.probed {
             Probed::Not => true,
             Probed::For(StateName::Any) => false,
@@ -294,195 +302,13 @@ impl Oracle {
             return None;
         }
         walk.probed = Probed::For(name.clone());
+        walk.found = None;
+        if walk.jumps_left == 0 {
+            return None;
+        }
         let seen = Sighting { frame: walk.frame, view: &walk.view, pass: walk.pass, now: walk.now };
         walk.found = self.states.find(&seen, name, &self.setup.settings.lifetimes);
+        walk.jumps_left -= usize::from(walk.found.is_some());
         walk.found.map(|(rule, _)| rule)
     }
-
-    /// The action part of a rule: `log`, then `tag`, then the action.
-    fn act(&mut self, at: usize, walk: &mut Walk<'_>) -> Step {
-        let rules = Arc::clone(&self.rules);
-        let rule = &rules[at];
-        if rule.log.is_some() {
-            self.write_log(at, walk);
-        }
-        match rule.tag {
-            Some(Tag::Set(tag)) => {
-                walk.annotations.tags.insert(number(tag, walk.argument.tag));
-            }
-            Some(Tag::Clear(tag)) => {
-                walk.annotations.tags.remove(&number(tag, walk.argument.tag));
-            }
-            None => {}
-        }
-        let value = walk.argument;
-        match &rule.action {
-            Action::Allow => Step::Done(at, Verdict::Allow),
-            Action::Deny => Step::Done(at, Verdict::Deny),
-            Action::Unreach(..)
-            | Action::Unreach6(_)
-            | Action::Reset
-            | Action::Reset6
-            | Action::Abort
-            | Action::Abort6 => Step::Done(at, refusal::verdict(&rule.action, walk.frame, &walk.view)),
-            Action::Count => {
-                self.count(at, walk);
-                Step::Next(at)
-            }
-            Action::SkipTo(target) => {
-                self.count(at, walk);
-                let target = number(*target, value.skipto).max(u32::from(rule.number) + 1);
-                Step::Jump(self.rule_from(target))
-            }
-            Action::Call(target) => self.call(at, rule, *target, walk),
-            Action::Return(to) => self.give_back(at, *to, walk),
-            Action::CheckState(name) => match self.probe(name, walk) {
-                Some(parent) if !matches!(self.rules[parent].action, Action::CheckState(_)) => self.act(parent, walk),
-                _ => Step::Next(at),
-            },
-            Action::Forward(_) if walk.pass.layer2 => Step::Next(at),
-            Action::Forward(to) => Step::Done(at, forward(*to, at, walk)),
-            Action::Nat(instance) => Step::Done(at, self.nat(*instance, walk)),
-            Action::Pipe(pipe) => Step::Done(at, Verdict::Pipe(number(*pipe, value.pipe))),
-            Action::Queue(queue) => Step::Done(at, Verdict::Queue(number(*queue, value.pipe))),
-            Action::SetFib(fib) => {
-                self.count(at, walk);
-                let fib = number(*fib, value.fib) & 0x7fff;
-                walk.annotations.fib = if fib < self.setup.settings.fibs { fib } else { 0 };
-                Step::Next(at)
-            }
-            Action::SetDscp(point) => {
-                let point = (number(*point, u32::from(value.dscp)) & 63) as u8;
-                if edit::set_dscp(walk.frame, &walk.view, point) {
-                    self.count(at, walk);
-                }
-                Step::Next(at)
-            }
-            Action::SetMark(mark, mask) => {
-                let kept = walk.annotations.mark & !mask;
-                walk.annotations.mark = kept | number(*mark, value.mark) & mask;
-                self.count(at, walk);
-                Step::Next(at)
-            }
-            Action::TcpSetMss(mss) => {
-                if set_mss(walk, *mss) {
-                    self.count(at, walk);
-                    walk.probed = Probed::Not;
-                }
-                Step::Next(at)
-            }
-            Action::Reassemble => self.reassemble(at, walk),
-            Action::Netgraph(hook) => Step::Done(at, Verdict::Netgraph(number(*hook, value.netgraph))),
-            Action::NgTee(hook) => Step::Done(at, Verdict::NgTee(number(*hook, value.netgraph))),
-            Action::Divert(_) | Action::Tee(_) if walk.pass.layer2 => Step::Next(at),
-            Action::Divert(port) => Step::Done(at, Verdict::Divert(number(*port, value.divert))),
-            Action::Tee(port) => Step::Done(at, Verdict::Tee(number(*port, value.divert))),
-            // There is no such module here: as on FreeBSD when the instance is gone, the rule does not match.
-            Action::External(..) => Step::Next(at),
-        }
-    }
-
-    /// Index of the first enabled rule with this number or a higher one; the last rule where there is none.
-    fn rule_from(&self, number: u32) -> usize {
-        let reached = |rule: &Rule| u32::from(rule.number) >= number;
-        let last = self.rules.len() - 1;
-        let first = self.rules.iter().position(reached).unwrap_or(last);
-        self.enabled_from(first)
-    }
-
-    fn enabled_from(&self, first: usize) -> usize {
-        let last = self.rules.len() - 1;
-        (first..last).find(|index| !self.is_disabled(*index)).unwrap_or(last)
-    }
-
-    fn call(&mut self, at: usize, rule: &Rule, target: Argument, walk: &mut Walk<'_>) -> Step {
-        if walk.annotations.callers.len() >= CALL_DEPTH {
-            return Step::Next(at);
-        }
-        self.count(at, walk);
-        walk.annotations.callers.push(Caller { number: rule.number, index: at });
-        Step::Jump(self.rule_from(number(target, walk.argument.skipto)))
-    }
-
-    fn give_back(&mut self, at: usize, to: ReturnTo, walk: &mut Walk<'_>) -> Step {
-        let Some(caller) = walk.annotations.callers.pop() else { return Step::Next(at) };
-        self.count(at, walk);
-        Step::Jump(match to {
-            ReturnTo::NextNumber => self.rule_from(u32::from(caller.number) + 1),
-            ReturnTo::NextRule => self.enabled_from(caller.index + 1),
-        })
-    }
-
-    fn nat(&self, instance: NatInstance, walk: &Walk<'_>) -> Verdict {
-        if walk.view.family != Family::V4 {
-            return Verdict::Deny;
-        }
-        match instance {
-            NatInstance::Global => Verdict::NatGlobal,
-            NatInstance::One(instance) => {
-                let instance = number(instance, walk.argument.nat);
-                let there = self.setup.environment.nat_instances.contains(&instance);
-                if there { Verdict::Nat(instance) } else { Verdict::Deny }
-            }
-        }
-    }
-
-    fn reassemble(&mut self, at: usize, walk: &Walk<'_>) -> Step {
-        if walk.view.family != Family::V4 {
-            return Step::Next(at);
-        }
-        self.count(at, walk);
-        // More fragments, or an offset.
-        if word(walk.frame, ETHERNET + 6) & 0x3fff == 0 { Step::Next(at) } else { Step::Done(at, Verdict::Reassemble) }
-    }
-
-    fn write_log(&mut self, at: usize, walk: &Walk<'_>) {
-        if let Some(left) = &mut self.log_left[at] {
-            if *left == 0 {
-                return;
-            }
-            *left -= 1;
-        }
-        self.log.push(LogEntry {
-            rule: self.rules[at].number,
-            direction: walk.pass.direction,
-            interface: walk.pass.interface().map(str::to_owned),
-            source: (walk.view.source, walk.view.source_port),
-            destination: (walk.view.destination, walk.view.destination_port),
-            protocol: walk.view.protocol,
-        });
-    }
-}
-
-/// `fwd`: replies that come through the rule's own state are not forwarded.
-fn forward(to: ForwardTo, at: usize, walk: &Walk<'_>) -> Verdict {
-    if walk.found == Some((at, Way::Reverse)) {
-        return Verdict::Allow;
-    }
-    let v6 = walk.view.family == Family::V6;
-    let (address, port) = match to {
-        ForwardTo::V4(address, port) => (IpAddr::V4(address), port),
-        ForwardTo::V6(address, _, port) => (IpAddr::V6(address), port),
-        ForwardTo::Table(port) if v6 => (IpAddr::V6(walk.argument.ipv6), port),
-        ForwardTo::Table(port) => (IpAddr::V4(walk.argument.ipv4), port),
-    };
-    if address.is_ipv6() == v6 { Verdict::Forward(address, port) } else { Verdict::Allow }
-}
-
-/// `tcp-setmss`: the first packets of TCP connections that have an MSS option. False leaves the rule as if it had not matched.
-fn set_mss(walk: &mut Walk<'_>, mss: u16) -> bool {
-    const SYN: u8 = 2;
-    // Behind fragment and authentication headers FreeBSD does not find the TCP header, nor does it behind an Ethernet header.
-    const UNSEEN: u8 = 1 | 16;
-    let view = &walk.view;
-    if walk.pass.layer2 || view.protocol != protocol::TCP || view.tcp_flags & SYN == 0 || view.extensions & UNSEEN != 0
-    {
-        return false;
-    }
-    let Some(tcp) = view.tcp() else { return false };
-    let length = usize::from(walk.frame[tcp + 12] >> 4) * 4;
-    if length <= 20 || tcp + length > view.end {
-        return false;
-    }
-    edit::set_mss(walk.frame, tcp, length - 20, mss)
 }

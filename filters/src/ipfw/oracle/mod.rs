@@ -12,8 +12,11 @@
 //! - `established` is everything but a lone SYN.
 //! - `reset` and `abort` answer an IPv6 packet with "administratively prohibited".
 //! - The callers that wait for a `return` go with the packet into its out pass; the mark does not.
+//! - A group of states is looked up again when another one was in between, so that rules can lead back to each other for ever; here
+//!   [`STATE_JUMPS`] and [`CALLS`] end that.
 //! - After a `check-state :any` that found nothing, `keep-state` looks no more, though it finds the flow when it makes its state.
 
+mod action;
 pub mod annotations;
 pub mod dice;
 mod edit;
@@ -34,7 +37,7 @@ mod view6;
 
 pub use annotations::{Annotations, CALL_DEPTH, Caller};
 pub use dice::Dice;
-pub use interpreter::Oracle;
+pub use interpreter::{CALLS, Oracle, STATE_JUMPS};
 pub use outcome::{Counter, LogEntry, Outcome, Resume, Verdict};
 pub use pass::{Direction, Pass};
 pub use setup::{Environment, Interface, Lifetimes, Route, Settings, Setup};

@@ -62,6 +62,6 @@ pub fn tcp_option_bits(options: &[u8]) -> u8 {
 
 /// The MSS option; of several the last.
 pub fn tcp_mss(options: &[u8]) -> Option<u16> {
-    let sizes = tcp_options(options).into_iter().filter(|(kind, data)| *kind == 2 && data.len() == 2);
-    sizes.last().map(|(_, data)| u16::from_be_bytes([data[0], data[1]]))
+    let mut sizes = tcp_options(options).into_iter().filter(|(kind, data)| *kind == 2 && data.len() == 2);
+    sizes.next_back().map(|(_, data)| u16::from_be_bytes([data[0], data[1]]))
 }

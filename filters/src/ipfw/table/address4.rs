@@ -25,7 +25,7 @@ use super::ranges::{Range, Span, ranges};
 const SMALL: usize = 128;
 /// Words of the direct table.
 const DIRECT: usize = 1 << 16;
-/// Words for prefixes of /8 and shorter, behind the direct table.
+/// Words for prefixes of /8 and shorter, in a block of their own.
 const SHORT: usize = 256;
 /// Ranges of a line.
 const WAYS: usize = 10;
@@ -53,6 +53,17 @@ fn mask(length: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
 }
 
+/// The root of a table with the direct words and the short ones at these lines.
+const fn direct_root(direct: u32, short: u32) -> u64 {
+    POINTER | (short as u64) << 32 | direct as u64
+}
+
+/// The first of the words for short prefixes.
+#[inline(always)]
+const fn short_base(root: u64) -> usize {
+    ((root & !POINTER) >> 32) as usize * LINE
+}
+
 /// What a look-up of `address` in the table at `root` gives; 0 for none.
 #[inline(always)]
 pub(super) fn lookup(arena: &Arena, root: &AtomicU64, address: u32) -> u32 {
@@ -63,7 +74,7 @@ pub(super) fn lookup(arena: &Arena, root: &AtomicU64, address: u32) -> u32 {
     let base = root as u32 as usize * LINE;
     let word = arena.word(base + (address >> 16) as usize);
     let answer = if word & POINTER == 0 { word as u32 } else { in_lines(arena, word, address) };
-    if answer != 0 { answer } else { arena.word(base + DIRECT + (address >> 24) as usize) as u32 }
+    if answer != 0 { answer } else { arena.word(short_base(root) + (address >> 24) as usize) as u32 }
 }
 
 /// Asks for the word that a look-up of `address` reads first.
@@ -181,10 +192,9 @@ impl Writer4 {
             for &(address, length, answer) in before.iter().rev() {
                 self.set(address, length, answer);
             }
-            // The old blocks were retired only where new ones took their place; those come back as they were, from the room
-            // that the new ones leave.
-            let restored = self.publish(allocator, root, &before);
-            debug_assert!(restored.is_ok() || done.is_err());
+            // Blocks that were written already are written once more, as they were. Should there be no room for that either, those
+            // /16s keep the new answers until the next change that concerns them.
+            let _ = self.publish(allocator, root, &before);
         }
         done
     }
@@ -235,7 +245,7 @@ impl Writer4 {
                 let first = address >> 24;
                 for top in first..=(address | !mask(length)) >> 24 {
                     let answer = self.cover(top << 24, 8).map_or(0, |(_, answer)| answer);
-                    allocator.store(base + DIRECT + top as usize, u64::from(answer));
+                    allocator.store(short_base(old) + top as usize, u64::from(answer));
                 }
                 continue;
             }
@@ -267,25 +277,45 @@ impl Writer4 {
     }
 
     fn write_direct(&mut self, allocator: &mut Allocator) -> Result<u64, NoRoom> {
-        let block = allocator.allocate((DIRECT + SHORT) / LINE)?;
-        let base = block.line as usize * LINE;
+        let short = allocator.allocate(SHORT / LINE)?;
+        let direct = match allocator.allocate(DIRECT / LINE) {
+            Ok(block) => block,
+            Err(error) => {
+                allocator.retire(short);
+                return Err(error);
+            }
+        };
+        let root = direct_root(direct.line, short.line);
+        let base = direct.line as usize * LINE;
         for top in 0..SHORT as u32 {
             let answer = self.cover(top << 24, 8).map_or(0, |(_, answer)| answer);
-            allocator.store(base + DIRECT + top as usize, u64::from(answer));
+            allocator.store(short_base(root) + top as usize, u64::from(answer));
         }
-        for top in 0..DIRECT as u32 {
+        for top in 0..DIRECT {
+            allocator.store(base + top, 0);
+        }
+        // Prefixes up to /15 fill whole words, longer ones over shorter ones; then come the /16s that have something inside.
+        for wanted in 9..16 {
+            for (&(address, _), &answer) in self.prefixes.iter().filter(|((_, length), _)| *length == wanted) {
+                let first = (address >> 16) as usize;
+                for top in first..first + (1 << (16 - wanted)) {
+                    allocator.store(base + top, u64::from(answer));
+                }
+            }
+        }
+        let mut tops: Vec<u32> =
+            self.prefixes.keys().filter(|(_, length)| *length >= 16).map(|(address, _)| address >> 16).collect();
+        tops.dedup();
+        for top in tops {
             match self.write_block(allocator, top) {
                 Ok(word) => allocator.store(base + top as usize, word),
                 Err(error) => {
-                    for written in 0..top {
-                        Self::retire_block(allocator, allocator.load(base + written as usize));
-                    }
-                    allocator.retire(block);
+                    self.retire(allocator, root);
                     return Err(error);
                 }
             }
         }
-        Ok(POINTER | u64::from(block.line))
+        Ok(root)
     }
 
     /// The direct word for a /16, its block written.
@@ -321,7 +351,8 @@ impl Writer4 {
             let word = allocator.load(line as usize * LINE + top);
             Self::retire_block(allocator, word);
         }
-        allocator.retire(Block { line, lines: ((DIRECT + SHORT) / LINE) as u32 });
+        allocator.retire(Block { line, lines: (DIRECT / LINE) as u32 });
+        allocator.retire(Block { line: (short_base(root) / LINE) as u32, lines: (SHORT / LINE) as u32 });
     }
 
     fn retire_block(allocator: &mut Allocator, word: u64) {

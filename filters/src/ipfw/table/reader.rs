@@ -10,8 +10,8 @@ use ferrule_config::ipfw::table::{FlowFields, TableValue};
 use ferrule_dataplane::fib::Fib6;
 use ferrule_dataplane::packet::PortId;
 
+use super::answer::TableId;
 use super::arena::Arena;
-use super::set::TableId;
 use super::value::{self, ValueIndex};
 use super::{address4, exact};
 use crate::ipfw::dynamic::FlowKey;

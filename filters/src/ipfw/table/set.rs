@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The control side: which tables there are, and every change of them, with FreeBSD's answers.
+//! The control side: which tables there are and what is in them, with FreeBSD's answers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -11,8 +11,9 @@ use ferrule_config::ipfw::table::{TableKey, TableOptions, TableValue};
 use ferrule_dataplane::packet::PortId;
 use ferrule_dataplane::quiesce::Domain;
 
+use super::answer::{TableError, TableId, TableInfo};
 use super::arena::Allocator;
-use super::content::{Content, Key};
+use super::content::Content;
 use super::reader::{Published, TableData, Tables};
 use super::value::{self, ValueIndex, Values};
 
@@ -21,112 +22,24 @@ const NAME_LEN: usize = 63;
 /// Most tables (FreeBSD: IPFW_TABLES_MAX).
 const MOST_TABLES: usize = 65_534;
 
-/// Number of a table: what compiled rules have. A swap exchanges what two numbers stand for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub struct TableId(pub u16);
-
-/// Why something was not done; [`TableError::errno`] gives FreeBSD's number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TableError {
-    /// The table or entry exists already (EEXIST).
-    Exists,
-    /// There is no such table (ESRCH).
-    NoTable,
-    /// There is no such entry (ENOENT).
-    NoEntry,
-    /// A rule refers to it, or there are too many tables (EBUSY).
-    Busy,
-    /// It is locked (EACCES).
-    Locked,
-    /// Its limit is reached, or would be passed (EFBIG).
-    Limit,
-    /// The name, or the kind of key or table, is not right here (EINVAL).
-    Invalid,
-    /// The memory of all tables is used up (ENOMEM).
-    NoMemory,
-    /// `missing`: a table of this name exists with another type or other values (EEXIST).
-    Incompatible,
-}
-
-impl TableError {
-    /// FreeBSD's error number.
-    pub const fn errno(self) -> i32 {
-        match self {
-            TableError::NoEntry => 2,
-            TableError::NoTable => 3,
-            TableError::NoMemory => 12,
-            TableError::Locked => 13,
-            TableError::Busy => 16,
-            TableError::Exists | TableError::Incompatible => 17,
-            TableError::Invalid => 22,
-            TableError::Limit => 27,
-        }
-    }
-}
-
-/// What became of one entry of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EntryResult {
-    /// It is new.
-    Added,
-    /// It had another value, or the same.
-    Updated,
-    /// It is gone.
-    Deleted,
-    /// It was there, and nothing was changed.
-    Exists,
-    /// It was not there.
-    NotFound,
-    /// The table's limit is reached.
-    Limit,
-    /// Something else; the request's error says what.
-    Error,
-    /// Nothing was done: another entry of an atomic request failed.
-    Untouched,
-}
-
-/// How entries are added.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct AddMode {
-    /// All or none (`ipfw table NAME atomic add`).
-    pub atomic: bool,
-    /// An entry that is there gets the new value instead of being an error (`ipfw -q table NAME add`, IPFW_TF_UPDATE).
-    pub update: bool,
-}
-
-/// What `ipfw table NAME info` tells.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TableInfo {
-    /// Name.
-    pub name: String,
-    /// Number.
-    pub id: TableId,
-    /// Type, values, algorithm, limit and lock as they are now.
-    pub options: TableOptions,
-    /// Rules that refer to it.
-    pub references: u32,
-    /// Entries.
-    pub entries: usize,
-}
-
-struct Table {
-    name: String,
-    options: TableOptions,
-    references: u32,
-    content: Content,
+pub(super) struct Table {
+    pub(super) name: String,
+    pub(super) options: TableOptions,
+    pub(super) references: u32,
+    pub(super) content: Content,
 }
 
 /// All tables. Owned by the control side; workers have a [`Tables`] each.
 pub struct TableSet {
-    domain: Arc<Domain>,
-    published: Arc<Published>,
-    allocator: Allocator,
-    values: Values,
-    names: HashMap<String, TableId>,
-    tables: Vec<Option<Table>>,
-    ports: BTreeMap<String, PortId>,
+    pub(super) domain: Arc<Domain>,
+    pub(super) published: Arc<Published>,
+    pub(super) allocator: Allocator,
+    pub(super) values: Values,
+    pub(super) names: HashMap<String, TableId>,
+    pub(super) tables: Vec<Option<Table>>,
+    pub(super) ports: BTreeMap<String, PortId>,
     /// Tables that workers may still hold: freed here, not by a worker.
-    unlinked: Vec<Arc<TableData>>,
+    pub(super) unlinked: Vec<Arc<TableData>>,
 }
 
 impl TableSet {
@@ -173,7 +86,7 @@ impl TableSet {
         self.unlinked.retain(|data| Arc::strong_count(data) > 1);
     }
 
-    fn table(&self, name: &str) -> Result<&Table, TableError> {
+    pub(super) fn table(&self, name: &str) -> Result<&Table, TableError> {
         let id = self.names.get(name).ok_or(TableError::NoTable)?;
         self.tables.get(usize::from(id.0)).and_then(Option::as_ref).ok_or(TableError::NoTable)
     }
@@ -321,153 +234,6 @@ impl TableSet {
         if let Some(Some(table)) = self.tables.get_mut(usize::from(id.0)) {
             table.references = table.references.saturating_sub(1);
         }
-    }
-
-    /// `table NAME add`: adds entries; what became of each, and the first error. Entries are seen by workers one by one, IPv4 prefixes of a
-    /// request for each /16 at once; an atomic request that fails was never seen.
-    ///
-    /// # Errors
-    /// In the second place of the answer. `NoTable`, `Locked`; `Exists`, `Limit`, `Invalid`, `NoMemory` for the first entry that failed.
-    pub fn add(
-        &mut self,
-        name: &str,
-        entries: &[(TableKey, TableValue)],
-        mode: AddMode,
-    ) -> (Vec<EntryResult>, Result<(), TableError>) {
-        let mut results = vec![EntryResult::Untouched; entries.len()];
-        let outcome = self.try_add(name, entries, mode, &mut results);
-        (results, outcome)
-    }
-
-    fn try_add(
-        &mut self,
-        name: &str,
-        entries: &[(TableKey, TableValue)],
-        mode: AddMode,
-        results: &mut [EntryResult],
-    ) -> Result<(), TableError> {
-        let table = self.table(name)?;
-        if table.options.locked {
-            return Err(TableError::Locked);
-        }
-        // FreeBSD refuses the whole request for one key that makes no sense.
-        let keys: Option<Vec<Key>> = entries.iter().map(|(key, _)| table.content.key(key)).collect();
-        let keys = keys.ok_or(TableError::Invalid)?;
-        // First what would become of each, entries of this request that come before it included; then all of it.
-        let limit = table.options.limit as usize;
-        let mut count = table.content.len();
-        let mut first_error = Ok(());
-        let mut fresh: std::collections::HashSet<&Key> = std::collections::HashSet::new();
-        for (key, result) in keys.iter().zip(results.iter_mut()) {
-            let there = table.content.get(key).is_some() || fresh.contains(key);
-            let full = limit != 0 && count >= limit;
-            *result = match (there, full) {
-                (true, _) if mode.update => EntryResult::Updated,
-                (_, true) => EntryResult::Limit,
-                (true, false) => EntryResult::Exists,
-                (false, false) => {
-                    count += 1;
-                    fresh.insert(key);
-                    EntryResult::Added
-                }
-            };
-            let error = match result {
-                EntryResult::Limit => Some(TableError::Limit),
-                EntryResult::Exists => Some(TableError::Exists),
-                _ => None,
-            };
-            if let (Some(error), Ok(())) = (error, first_error) {
-                first_error = Err(error);
-            }
-            if error.is_some() && mode.atomic {
-                break;
-            }
-        }
-        if first_error.is_err() && mode.atomic {
-            for result in results.iter_mut().filter(|r| matches!(r, EntryResult::Added | EntryResult::Updated)) {
-                *result = EntryResult::Untouched;
-            }
-            return first_error;
-        }
-        let wanted = |result: &EntryResult| matches!(result, EntryResult::Added | EntryResult::Updated);
-        let mut changes = Vec::with_capacity(keys.len());
-        for (number, key) in keys.into_iter().enumerate() {
-            if !wanted(&results[number]) {
-                continue;
-            }
-            match self.values.take(&mut self.allocator, &entries[number].1) {
-                Ok(line) => changes.push((key, line)),
-                Err(_) => {
-                    changes.iter().for_each(|(_, line)| self.values.give_back(&mut self.allocator, *line));
-                    results.fill(EntryResult::Error);
-                    return Err(TableError::NoMemory);
-                }
-            }
-        }
-        if self.apply(name, &changes).is_err() {
-            results.fill(EntryResult::Error);
-            return Err(TableError::NoMemory);
-        }
-        first_error
-    }
-
-    /// `table NAME delete`: deletes entries; what became of each, and the first error.
-    ///
-    /// # Errors
-    /// In the second place of the answer. `NoTable`, `Locked`, `Invalid`; `NoEntry` for the first entry that was not there.
-    pub fn delete(&mut self, name: &str, entries: &[TableKey]) -> (Vec<EntryResult>, Result<(), TableError>) {
-        let mut results = vec![EntryResult::Untouched; entries.len()];
-        let outcome = self.try_delete(name, entries, &mut results);
-        (results, outcome)
-    }
-
-    fn try_delete(&mut self, name: &str, entries: &[TableKey], results: &mut [EntryResult]) -> Result<(), TableError> {
-        let table = self.table(name)?;
-        if table.options.locked {
-            return Err(TableError::Locked);
-        }
-        let keys: Option<Vec<Key>> = entries.iter().map(|key| table.content.key(key)).collect();
-        let mut gone = std::collections::HashSet::new();
-        let mut changes = Vec::new();
-        for (key, result) in keys.ok_or(TableError::Invalid)?.into_iter().zip(results.iter_mut()) {
-            let there = table.content.get(&key).is_some() && gone.insert(key.clone());
-            *result = if there { EntryResult::Deleted } else { EntryResult::NotFound };
-            if there {
-                changes.push((key, 0));
-            }
-        }
-        if self.apply(name, &changes).is_err() {
-            results.fill(EntryResult::Error);
-            return Err(TableError::NoMemory);
-        }
-        if results.contains(&EntryResult::NotFound) { Err(TableError::NoEntry) } else { Ok(()) }
-    }
-
-    /// Makes the changes, whose values were taken before, and gives the values that they replace back. All or none.
-    fn apply(&mut self, name: &str, changes: &[(Key, u32)]) -> Result<(), TableError> {
-        let id = self.find(name).ok_or(TableError::NoTable)?;
-        let Some(table) = &mut self.tables[usize::from(id.0)] else { return Err(TableError::NoTable) };
-        let (allocator, ports) = (&mut self.allocator, &self.ports);
-        let content = &mut table.content;
-        // Of a key that comes twice the value in between is replaced as well.
-        let mut replaced = Vec::new();
-        let mut last: HashMap<&Key, u32> = HashMap::new();
-        for (key, line) in changes {
-            let before = last.insert(key, *line).or_else(|| content.get(key));
-            replaced.push(before.unwrap_or(0));
-        }
-        if content.change(allocator, &self.domain, ports, changes).is_err() {
-            let back: Vec<(Key, u32)> =
-                changes.iter().zip(&replaced).rev().map(|((key, _), before)| (key.clone(), *before)).collect();
-            // Only takes what the changes gave: room is there, or it stays as far as it was.
-            let _ = content.change(allocator, &self.domain, ports, &back);
-            changes.iter().for_each(|(_, line)| self.values.give_back(&mut self.allocator, *line));
-            return Err(TableError::NoMemory);
-        }
-        for line in replaced.into_iter().filter(|line| *line != 0) {
-            self.values.give_back(&mut self.allocator, line);
-        }
-        Ok(())
     }
 
     /// Which ports interface names are now; `iface` tables follow.

@@ -136,10 +136,10 @@ fn spoil_rule(fault: Fault, rule: &mut Rule, numbers: &[u16]) {
 fn spoil_action(fault: Fault, rule: &mut Rule, numbers: &[u16]) {
     let own = u32::from(rule.number);
     match (fault, &mut rule.action) {
-        (Fault::SkipToMissingFallsThrough, Action::SkipTo(Argument::Number(target))) => {
-            if !numbers.iter().any(|number| u32::from(*number) == *target) {
-                *target = 0;
-            }
+        (Fault::SkipToMissingFallsThrough, Action::SkipTo(Argument::Number(target)))
+            if !numbers.iter().any(|number| u32::from(*number) == *target) =>
+        {
+            *target = 0;
         }
         (Fault::SkipToBackwardsEndsSearch, Action::SkipTo(Argument::Number(target))) if *target <= own => {
             *target = u32::from(DEFAULT_RULE);

@@ -50,7 +50,7 @@ impl Tcp {
         bytes.extend(self.ports.1.to_be_bytes());
         bytes.extend(self.sequence.to_be_bytes());
         bytes.extend(self.acknowledgement.to_be_bytes());
-        bytes.push(((20 + options.len()) / 4 << 4) as u8);
+        bytes.push((((20 + options.len()) / 4) << 4) as u8);
         bytes.push(self.flags);
         bytes.extend(self.window.to_be_bytes());
         bytes.extend([0; 4]);

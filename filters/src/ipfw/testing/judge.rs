@@ -3,16 +3,15 @@
 
 use std::time::Duration;
 
-use crate::ipfw::oracle::{Annotations, Counter, LogEntry, Oracle, Outcome, Pass, Resume, Setup, State};
 use ferrule_config::ipfw::ast::StateName;
 
-use crate::ipfw::oracle::Flow;
+use crate::ipfw::oracle::{Annotations, Counter, Flow, LogEntry, Oracle, Outcome, Pass, Resume, Setup, State};
 
 /// Something that judges packets by ipfw rules.
 ///
 /// Indices of rules are into the rules ordered by number, equal numbers in the order given, rule 65535 last. Numbers of `prob` come
-/// from [`crate::ipfw::oracle::Dice`] with the seed of the setup: the first `judge` or `resume` that reads a packet after `load` is
-/// pass 0, and each one counts, except where `resume` is `done` or the layer has no passes.
+/// from [`crate::ipfw::oracle::Dice`] with the seed of the setup: the first `judge` or `resume` after `load` is pass 0, and each one
+/// counts (also of packets that cannot be read), except where `resume` is `done` or the layer has no passes.
 pub trait Judge {
     /// Puts rules in force, forgetting all counters, states and log entries of earlier ones.
     fn load(&mut self, setup: &Setup);

@@ -2,7 +2,7 @@
 //! The comparison of two judges, and random rules and packets for it.
 //!
 //! [`rules`], [`tests`], [`actions`] and [`packets`] are proptest strategies over small pools of addresses and ports ([`pool`]), so that rules do hit
-//! and flows do come back; [`differ`] sends the packets of a [`Traffic`] through two [`Judge`]s and compares all that can be seen.
+//! and flows do come back; [`differ()`] sends the packets of a [`Traffic`] through two [`Judge`]s and compares all that can be seen.
 
 pub mod actions;
 pub mod build;
@@ -12,6 +12,7 @@ pub mod frame;
 pub mod judge;
 pub mod packets;
 pub mod pool;
+pub mod property;
 pub mod rules;
 pub mod tests;
 
@@ -19,3 +20,4 @@ pub use differ::{Difference, differ};
 pub use faulty::Faulty;
 pub use judge::Judge;
 pub use packets::{Packet, Traffic};
+pub use property::{agrees, missed};
