@@ -183,7 +183,11 @@ impl Working<'_> {
 
     fn apply(&mut self, invocation: &Invocation, line: &CommandLine, call: &Call) -> Answer {
         let copy = self.copy.get_or_insert_with(|| self.state.set.clone());
-        with_environment(&call.files, |environment| copy.apply(invocation, line, environment))
+        let answer = with_environment(&call.files, |environment| copy.apply(invocation, line, environment));
+        if let Some(command) = invocation.command.as_ref().filter(|command| only_asks(command)) {
+            self.rows = super::data::rows(command, &copy.rule_set());
+        }
+        answer
     }
 
     fn commit(&mut self, sameness: Sameness, swap: Option<(String, String)>) -> Result<(), String> {

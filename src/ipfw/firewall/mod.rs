@@ -7,6 +7,7 @@
 
 mod answer;
 mod built_in;
+mod data;
 mod places;
 mod states;
 mod tables;

@@ -154,6 +154,25 @@ fn nothing_is_changed_before_the_first_script_has_ended() {
 }
 
 #[test]
+fn what_is_shown_is_data_too() {
+    let f = firewall();
+    for line in ["table t create", "table t add 10.0.0.0/8 7", "pipe 1 config bw 1Mbit/s", "set disable 3"] {
+        said(&f, line);
+    }
+    said(&f, "add 100 allow ip from any to any");
+    let data = |words: &str| {
+        let arguments = words.split(' ').map(str::to_owned).collect();
+        f.ipfw(&Call { program: "ipfw".into(), arguments, ..Call::default() }).1.unwrap()
+    };
+    assert_eq!(data("-a list")["rules"][0]["number"], 100);
+    assert_eq!(data("table all list")["tables"][0]["entries"].as_array().unwrap().len(), 1);
+    assert_eq!(data("table t info")["tables"][0]["items"], 1);
+    assert_eq!(data("pipe show")["pipes"][0]["number"], 1);
+    assert_eq!(data("nat show config")["nats"].as_array().unwrap().len(), 0);
+    assert_eq!(data("set show")["disabled_sets"][0], 3);
+}
+
+#[test]
 fn variables_are_read_and_set_live() {
     let f = firewall();
     let sysctl = |words: &str| {
