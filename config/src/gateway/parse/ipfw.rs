@@ -101,9 +101,9 @@ impl Reader<'_> {
         let value = self.table_of(section, "log", "{ pcap = \"/var/log/ipfw.pcap\" }")?;
         let Kind::Table(table) = &value.kind else { return None };
         let keys = Section::open("log", table, value.span, self.diagnostics);
-        let mut log = IpfwLog::default();
-        log.file = keys.string("file", self.diagnostics).and_then(|text| self.parsed(text, absolute));
-        log.pcap = keys.string("pcap", self.diagnostics).and_then(|text| self.parsed(text, absolute));
+        let file = keys.string("file", self.diagnostics).and_then(|text| self.parsed(text, absolute));
+        let pcap = keys.string("pcap", self.diagnostics).and_then(|text| self.parsed(text, absolute));
+        let mut log = IpfwLog { file, pcap, ..IpfwLog::default() };
         let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
         log.format = keys.choice("format", &formats, self.diagnostics).map_or(log.format, |format| format.value);
         log.size = keys.integer("size", LOG_SIZE, "MiB", self.diagnostics).map_or(log.size, |n| n.value);
