@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod abort;
 pub mod answer;
 mod build;
 pub mod fast;
 pub mod fragment;
 pub mod icmp;
+pub mod probe;
 pub mod punt;
 pub mod reset;
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub mod around;
 pub mod classify;
 pub mod compile;
 pub mod counters;
+mod dispose;
 pub mod dynamic;
 pub mod edit;
 pub mod execute;
@@ -25,6 +26,7 @@ pub mod header;
 pub mod interval;
 #[cfg(any(test, feature = "testing"))]
 pub mod judge;
+mod keepalive;
 pub mod live;
 pub mod log;
 pub mod memo;
@@ -35,8 +37,11 @@ mod planted;
 pub mod program;
 mod refuse;
 pub mod residual;
+pub mod services;
+pub mod shape;
 pub mod stage;
 pub mod table;
+mod translate;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod trie;
