@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::arena::Pool;
@@ -175,6 +176,14 @@ pub trait Stage: Send {
     /// So many packets with so many bytes of IP passed both hooks, see [`Stage::passes_plain`].
     fn passed(&mut self, packets: u64, bytes: u64) {
         let _ = (packets, bytes);
+    }
+
+    /// The next hop of a packet that this stage gave [`Flags::NEXT_HOP`]; of the packet's family. None where it is none of this stage's.
+    /// At the In hook such a packet is routed by it even where it is for the box; at the Out hook it is routed anew, and
+    /// no hook sees it again.
+    fn next_hop(&self, packet: &Packet) -> Option<IpAddr> {
+        let _ = packet;
+        None
     }
 
     /// Whether both directions of a flow must meet on one worker for this stage.

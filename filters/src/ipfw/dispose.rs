@@ -12,6 +12,7 @@ use ferrule_dataplane::verdict::{DropReason, Verdict};
 use super::around::Around;
 use super::dynamic::RuleRef;
 use super::execute::{self, Decision, Walk, bytes_of};
+use super::forwarding;
 use super::notes::Notes;
 use super::refuse;
 use super::shape::{Held, Resume};
@@ -46,6 +47,11 @@ impl Ipfw {
             let (decision, rule) = execute::walk(&self.program, &mut self.memo, &mut walk, start, &mut around);
             if notes != before {
                 self.holdings.notes.keep(packet, &notes);
+            }
+            if let Decision::Forward(next_hop, port) = decision {
+                forwarding::forward(packet, next_hop, port, hook, &mut notes);
+                self.holdings.notes.keep(packet, &notes);
+                return;
             }
             match self.dispose(hook, decision, rule, packet, &notes, context) {
                 Onward::End => return,

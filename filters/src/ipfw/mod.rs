@@ -11,7 +11,7 @@
 //! - [`oracle`] is a plain interpreter that shares no matcher with all this; tests hold one against the other, and plant faults
 //!   ([`fault`]) to see that they would notice.
 //!
-//! A bound: rules that call each other without end drop the packet after 4,096 jumps. FreeBSD has none.
+//! Bounds: a packet is sent to the rules of at most 16 states. Rules that call each other without end drop the packet after 4,096 jumps. FreeBSD has none.
 
 pub mod around;
 pub mod classify;
@@ -22,6 +22,7 @@ pub mod dynamic;
 pub mod edit;
 pub mod execute;
 pub mod fault;
+mod forwarding;
 pub mod header;
 pub mod interval;
 #[cfg(any(test, feature = "testing"))]

@@ -5,6 +5,7 @@
 //! what the rules make of it, the second decides. Nearly all packets end there, with a counter and a verdict; the rest are walked along
 //! the rules ([`super::execute`]). At the Out hook the keys of the In hook are used again where packet and batch are still the same.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ferrule_dataplane::batch::{BATCH_MAX, Batch};
@@ -17,6 +18,7 @@ use super::around::{Holdings, facts_of};
 use super::counters::CounterRow;
 use super::dynamic::{Direction, FlowKey, NameFilter, RuleRef, StateIndex};
 use super::execute::bytes_of;
+use super::forwarding;
 use super::keepalive::Keepalives;
 use super::live::Live;
 use super::memo::{DENY, Memo, PLAIN, SLOT, TraceId};
@@ -394,6 +396,10 @@ impl Stage for Ipfw {
 
     fn rests(&self, now: u64) -> u64 {
         self.holdings.services.as_ref().map_or(u64::MAX, |services| services.pipes.rests(now))
+    }
+
+    fn next_hop(&self, packet: &Packet) -> Option<IpAddr> {
+        forwarding::next_hop(packet, &self.holdings.notes.of(packet))
     }
 
     fn needs_flow_owner(&self) -> bool {

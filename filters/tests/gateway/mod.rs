@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferrule_config::ipfw::ast::Rule;
 use ferrule_config::ipfw::command::{CommandLine, Options as CommandOptions};
 use ferrule_config::ipfw::grammar::Grammar;
 use ferrule_config::ipfw::language::NoHosts;
@@ -21,7 +22,7 @@ use ferrule_dataplane::quiesce::Domain;
 use ferrule_dataplane::verdict::DropReason;
 use ferrule_dataplane::world::{PortPlan, World};
 use ferrule_filters::ipfw::around::Holdings;
-use ferrule_filters::ipfw::compile::compile;
+use ferrule_filters::ipfw::compile::{compile, compile_with_places};
 use ferrule_filters::ipfw::dynamic::{Names, Shared, States};
 use ferrule_filters::ipfw::live::Live;
 use ferrule_filters::ipfw::program::Options;
@@ -45,6 +46,8 @@ pub struct Gateway {
     pub shared: Arc<Shared>,
     tables: TableSet,
     names: Names,
+    /// Places of rules: each has one of its own for good; 0 is the last rule's.
+    places: Vec<Arc<Rule>>,
 }
 
 impl Gateway {
@@ -101,7 +104,7 @@ impl Gateway {
         world.table.neighbor_set(LAN, HOST.into(), mac(7)).unwrap();
         world.table.neighbor_set(LAN, "2001:db8:a::7".parse().unwrap(), mac(7)).unwrap();
         let mut gateway =
-            Gateway { world, live, control, set: PendingSet::new(), shared, tables, names: Names::default() };
+            Gateway { world, live, control, set: PendingSet::new(), shared, tables, names: Names::default(), places: Vec::new() };
         gateway.run(commands);
         gateway
     }
@@ -130,16 +133,12 @@ impl Gateway {
         self.control.follow(&set).unwrap();
         let mut options = options();
         for (name, table) in &set.tables {
-            let id = match self.tables.id(name) {
+            let id = match self.tables.find(name) {
                 Some(id) => id,
                 None => self.tables.create(name, &table.options).unwrap(),
             };
-            let entries: Vec<_> = table
-                .entries
-                .iter()
-                .map(|(key, value)| ferrule_config::ipfw::table::TableEntry { key: key.clone(), value: value.clone() })
-                .collect();
-            self.tables.add(name, &entries, AddMode::default()).unwrap();
+            let entries: Vec<_> = table.entries.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+            let _already_there = self.tables.add(name, &entries, AddMode::default());
             options.tables.insert(name.clone(), (id, table.options.kind));
         }
         for (name, value) in &set.variables {
@@ -148,8 +147,19 @@ impl Gateway {
             }
         }
         let rules: Vec<_> = set.rules.iter().map(|rule| (**rule).clone()).collect();
-        self.live.replace(compile(&rules, &options, &mut self.names));
+        let places: Vec<u32> = set.rules.iter().map(|rule| self.place(rule)).collect();
+        let place = |index: u32| (places.get(index as usize).copied().unwrap_or(0), 0);
+        self.live.replace(compile_with_places(&rules, &options, &mut self.names, place));
         self.control.settle(&set).unwrap();
+    }
+
+    fn place(&mut self, rule: &Arc<Rule>) -> u32 {
+        let known = self.places.iter().position(|known| Arc::ptr_eq(known, rule));
+        let at = known.unwrap_or_else(|| {
+            self.places.push(rule.clone());
+            self.places.len() - 1
+        });
+        at as u32 + 1
     }
 
     /// Sends a frame into a port by the queue of a worker; what has left the other port since, once the world is at rest.
