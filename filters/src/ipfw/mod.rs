@@ -28,6 +28,7 @@ pub mod interval;
 #[cfg(any(test, feature = "testing"))]
 pub mod judge;
 mod keepalive;
+pub mod lister;
 pub mod live;
 pub mod log;
 pub mod memo;
