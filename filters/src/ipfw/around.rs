@@ -45,7 +45,17 @@ pub struct Holdings {
 impl Holdings {
     /// The holdings of a worker with these states and tables.
     pub fn new(states: States, tables: Tables, seed: u64) -> Holdings {
-        Holdings { notes: Ring::default(), states, tables, lister: None, services: None, log: None, seed, walks: 0, orphans: 0 }
+        Holdings {
+            notes: Ring::default(),
+            states,
+            tables,
+            lister: None,
+            services: None,
+            log: None,
+            seed,
+            walks: 0,
+            orphans: 0,
+        }
     }
 
     /// Takes over the time, the settings and the newest tables.

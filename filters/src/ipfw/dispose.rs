@@ -5,7 +5,7 @@
 //! as it is now: at once, or when the packet comes out of its pipe.
 
 use ferrule_dataplane::batch::{BATCH_MAX, Batch};
-use ferrule_dataplane::packet::Packet;
+use ferrule_dataplane::packet::{Packet, hash};
 use ferrule_dataplane::stage::{Context, Hook};
 use ferrule_dataplane::verdict::{DropReason, Verdict};
 
@@ -14,6 +14,7 @@ use super::dynamic::RuleRef;
 use super::execute::{self, Decision, Walk, bytes_of};
 use super::forwarding;
 use super::notes::Notes;
+use super::reassemble::Reassembly;
 use super::refuse;
 use super::shape::{Held, Resume};
 use super::stage::Ipfw;
@@ -35,10 +36,17 @@ enum Onward {
 
 impl Ipfw {
     /// A packet that takes more than a counter and a verdict, from an entry on; `key` is its key.
-    pub(super) fn judge_from(&mut self, hook: Hook, key: u64, start: u32, packet: &mut Packet, context: &mut Context<'_>) {
-        let mut notes = self.holdings.notes.of(packet);
+    pub(super) fn judge_from(
+        &mut self,
+        hook: Hook,
+        key: u64,
+        start: u32,
+        packet: &mut Packet,
+        context: &mut Context<'_>,
+    ) {
         let (mut key, mut start) = (key, start);
         for _ in 0..ROUNDS_MAX {
+            let mut notes = self.holdings.notes.of(packet);
             notes.mark = 0;
             let before = notes;
             let bytes = bytes_of(packet);
@@ -57,8 +65,8 @@ impl Ipfw {
                 Onward::End => return,
                 Onward::Again(entry) => start = entry,
             }
-            key = self.program.classifier.packet_key(packet, false)
-                + self.program.classifier.interface_key(packet, hook);
+            key =
+                self.program.classifier.packet_key(packet, false) + self.program.classifier.interface_key(packet, hook);
         }
         packet.judge(Verdict::Drop(DropReason::Filter));
     }
@@ -82,7 +90,8 @@ impl Ipfw {
             Decision::Nat(number) => return self.translate(hook, Some(number), rule, packet, context),
             Decision::NatGlobal => return self.translate(hook, None, rule, packet, context),
             // What is not there drops, as FreeBSD does without the module.
-            Decision::Deny | Decision::Forward(..) | Decision::Reassemble | Decision::Outside(..) => {}
+            Decision::Reassemble => return self.reassemble(hook, rule, packet, context),
+            Decision::Deny | Decision::Forward(..) | Decision::Outside(..) => {}
         }
         packet.judge(Verdict::Drop(DropReason::Filter));
         Onward::End
@@ -155,11 +164,47 @@ impl Ipfw {
         }
     }
 
+    /// `reass`: the search goes on with the whole datagram, on the worker that its flow belongs to.
+    fn reassemble(&mut self, hook: Hook, rule: Option<u32>, packet: &mut Packet, context: &mut Context<'_>) -> Onward {
+        let Some(reassembler) = &mut self.reassembler else {
+            packet.judge(Verdict::Drop(DropReason::Filter));
+            return Onward::End;
+        };
+        match reassembler.add(packet, context) {
+            Reassembly::Waits => return Onward::End,
+            Reassembly::Dropped(reason) => {
+                packet.judge(Verdict::Drop(reason));
+                return Onward::End;
+            }
+            Reassembly::Whole => {}
+        }
+        let resume = rule.map(|rule| self.resume_behind(rule));
+        let Some(services) = self.holdings.services.as_mut().filter(|services| services.pipes.workers() > 1) else {
+            return Onward::Again(self.entry_behind(rule));
+        };
+        let by_hash = hash::owner(hash::of(context.shared.seed, packet), services.pipes.workers());
+        let owner = services.nats.owner_of(packet).unwrap_or(by_hash);
+        if owner == context.worker {
+            return Onward::Again(self.entry_behind(rule));
+        }
+        let notes = self.holdings.notes.of(packet);
+        let Some(whole) = context.hold(packet) else {
+            packet.judge(Verdict::Drop(DropReason::NoBuffer));
+            return Onward::End;
+        };
+        if let Err(held) = services.pipes.send(Held { packet: whole, notes, hook, home: owner, resume }, context) {
+            context.release(packet, held.packet);
+            packet.judge(Verdict::Drop(DropReason::HandoverFull));
+        }
+        Onward::End
+    }
+
     fn resume_behind(&self, rule: u32) -> Resume {
         let facts = self.program.rules.get(rule as usize);
         Resume {
             number: facts.map_or(0, |facts| facts.number),
-            rule: facts.map_or_else(RuleRef::default, |facts| RuleRef { index: facts.slot, generation: facts.generation }),
+            rule: facts
+                .map_or_else(RuleRef::default, |facts| RuleRef { index: facts.slot, generation: facts.generation }),
             index: rule,
             generation: self.generation,
         }

@@ -22,7 +22,8 @@ use super::forwarding;
 use super::keepalive::Keepalives;
 use super::live::Live;
 use super::memo::{DENY, Memo, PLAIN, SLOT, TraceId};
-use super::program::Program;
+use super::program::{Act, Program};
+use super::reassemble::Reassembler;
 
 /// The key of what is not judged.
 const NOT_JUDGED: u64 = u64::MAX;
@@ -71,6 +72,8 @@ pub struct Ipfw {
     /// What the holdings counted at the last In hook.
     orphans: u64,
     keepalives: Keepalives,
+    /// Where any rule says `reass`, or has said so.
+    pub(super) reassembler: Option<Box<Reassembler>>,
     /// How far states of rules that are gone were looked for; None when all were.
     purging: Option<u32>,
     seed: u64,
@@ -92,6 +95,7 @@ impl Ipfw {
             has_states: program.has_states(),
             orphans: 0,
             purging: None,
+            reassembler: reassembler_for(&program),
             program,
             holdings,
             keys: Box::new([0; BATCH_MAX]),
@@ -128,6 +132,9 @@ impl Ipfw {
         self.has_states = self.program.has_states();
         self.seen.fill(Seen::default());
         self.found.fill(None);
+        if self.reassembler.is_none() {
+            self.reassembler = reassembler_for(&self.program);
+        }
         // States of rules that are gone end with them.
         self.purging = Some(0);
     }
@@ -333,6 +340,11 @@ impl Ipfw {
     }
 }
 
+/// Memory for `reass`, where any rule needs it.
+fn reassembler_for(program: &Program) -> Option<Box<Reassembler>> {
+    program.entries.iter().any(|entry| entry.act == Act::Reassemble).then(Box::default)
+}
+
 /// Whether the rules see a packet: what still goes on and is IP. Resets that this stage made do not meet it again, as FreeBSD marks them.
 #[inline(always)]
 fn is_judged(packet: &Packet) -> bool {
@@ -391,6 +403,9 @@ impl Stage for Ipfw {
         if let Some(services) = &mut self.holdings.services {
             services.nats.sweep(context.now);
         }
+        if let Some(reassembler) = &mut self.reassembler {
+            reassembler.turn(context);
+        }
         if let Some(cursor) = &mut self.purging {
             let program = &self.program;
             let fate = |state: &StateView| if program.rule_of(state.rule).is_none() { Fate::End } else { Fate::Keep };
@@ -409,10 +424,14 @@ impl Stage for Ipfw {
         if let Some(services) = &mut self.holdings.services {
             services.pipes.close(context);
         }
+        if let Some(reassembler) = &mut self.reassembler {
+            reassembler.close(context);
+        }
     }
 
     fn rests(&self, now: u64) -> u64 {
-        self.holdings.services.as_ref().map_or(u64::MAX, |services| services.pipes.rests(now))
+        let shares = self.reassembler.is_some();
+        self.holdings.services.as_ref().map_or(u64::MAX, |services| services.pipes.rests(now, shares))
     }
 
     fn next_hop(&self, packet: &Packet) -> Option<IpAddr> {
