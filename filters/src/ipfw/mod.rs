@@ -25,6 +25,7 @@ pub mod header;
 pub mod interval;
 #[cfg(any(test, feature = "testing"))]
 pub mod judge;
+pub mod lister;
 pub mod live;
 pub mod log;
 pub mod memo;

@@ -15,7 +15,7 @@ use ferrule_dataplane::verdict::{DropReason, Verdict};
 
 use super::around::{Around, Holdings, facts_of};
 use super::counters::CounterRow;
-use super::dynamic::{Direction, FlowKey, NameFilter, RuleRef, StateIndex};
+use super::dynamic::{Direction, Fate, FlowKey, NameFilter, RuleRef, StateIndex, StateView};
 use super::execute::{self, Decision, Walk, bytes_of};
 use super::live::Live;
 use super::memo::{DENY, Memo, PLAIN, SLOT, TraceId};
@@ -68,6 +68,8 @@ pub struct Ipfw {
     has_states: bool,
     /// What the holdings counted at the last In hook.
     orphans: u64,
+    /// How far states of rules that are gone were looked for; None when all were.
+    purging: Option<u32>,
     seed: u64,
     now: u64,
     second: u64,
@@ -86,6 +88,7 @@ impl Ipfw {
             memo: Memo::new(&program, seed),
             has_states: program.has_states(),
             orphans: 0,
+            purging: None,
             program,
             holdings,
             keys: Box::new([0; BATCH_MAX]),
@@ -121,6 +124,8 @@ impl Ipfw {
         self.has_states = self.program.has_states();
         self.seen.fill(Seen::default());
         self.found.fill(None);
+        // States of rules that are gone end with them.
+        self.purging = Some(0);
     }
 
     /// The key of a packet; at the Out hook the In hook's, where packet and batch are still the same.
@@ -396,6 +401,18 @@ impl Stage for Ipfw {
         let _ = batch;
         self.follow(context.now);
         self.holdings.states.sweep(SWEEP, |_| {}, |_| {});
+        if let Some(cursor) = &mut self.purging {
+            let program = &self.program;
+            let fate = |state: &StateView| if program.rule_of(state.rule).is_none() { Fate::End } else { Fate::Keep };
+            if self.holdings.states.purge(cursor, SWEEP as u32, fate) {
+                self.purging = None;
+                // What the batches before found may have been one of them.
+                self.holdings.orphans = self.holdings.orphans.wrapping_add(1);
+            }
+        }
+        if let Some(lister) = &mut self.holdings.lister {
+            lister.turn(&self.holdings.states);
+        }
     }
 
     fn needs_flow_owner(&self) -> bool {
