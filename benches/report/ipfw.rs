@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use ferrule::compare::case::{Case, Traffic};
 use ferrule::compare::flows::{Family, Flow, write_flow};
-use ferrule::compare::ipfw::firewall::Firewall;
+use ferrule::compare::ipfw::loaded::{Loaded, gather};
 use ferrule::compare::ipfw::mixed::{self, Profile};
 use ferrule::compare::ipfw::{STATELESS, case, even, one_shape, rig, stateful, table};
 use ferrule::compare::rig::{PIECE, Random, Rig, RigPlan};
@@ -27,7 +27,7 @@ struct Line {
 }
 
 impl Line {
-    fn new(name: &str, limit: f64, family: Family, (firewall, traffic): (Firewall, Traffic)) -> Result<Line, Failure> {
+    fn new(name: &str, limit: f64, family: Family, (firewall, traffic): (Loaded, Traffic)) -> Result<Line, Failure> {
         let case = case(name, family, &firewall, traffic, 0)?;
         Ok(Line { name: format!("{name}, {family}"), limit: Some(limit), case })
     }
@@ -46,7 +46,7 @@ pub fn section(bench: &Bench) -> Section {
             "As above, 2048 coloured buffers, new packets in every round. Cycles are those that the stage adds to plain forwarding of the \
              same packets, both passes together; samples of plain forwarding and of all rows of a group alternate in one run. Mixed rules, \
              tables and their keys are drawn at run time, this time with seed {seed} (`ferrule compare --seed {seed}` has the same \
-             ones). Times are those of the thread that changes the rules, from the command's text to rules in force."
+             ones)."
         ),
     );
     section.add("ipfw, classic sets", |rows| classic(bench, rows));
@@ -100,12 +100,12 @@ fn classic(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
         let line = |name: &str, limit, firewall| Line::new(name, limit, family, (firewall, Traffic::Classic));
         let thousands = bench.size(10_000, 200);
         let lines = vec![
-            line("`allow ip from any to any`", 5.0, Firewall::new(STATELESS)?)?,
-            line("`keep-state`, 5,000 flows", 25.0, Firewall::new(stateful(5000))?)?,
-            line("10 rules of one shape", 0.0, Firewall::new(one_shape(10, family))?)?.untargeted(),
-            line("100 rules of one shape", 0.0, Firewall::new(one_shape(100, family))?)?.untargeted(),
-            line("1,000 rules of one shape", 20.0, Firewall::new(one_shape(1000, family))?)?,
-            line("10,000 rules of one shape", 35.0, Firewall::new(one_shape(thousands, family))?)?,
+            line("`allow ip from any to any`", 5.0, Loaded::new(STATELESS)?)?,
+            line("`keep-state`, 5,000 flows", 25.0, Loaded::new(stateful(5000))?)?,
+            line("10 rules of one shape", 0.0, Loaded::new(one_shape(10, family))?)?.untargeted(),
+            line("100 rules of one shape", 0.0, Loaded::new(one_shape(100, family))?)?.untargeted(),
+            line("1,000 rules of one shape", 20.0, Loaded::new(one_shape(1000, family))?)?,
+            line("10,000 rules of one shape", 35.0, Loaded::new(one_shape(thousands, family))?)?,
         ];
         beside_plain(bench, "classic flows", (family, Traffic::Classic), lines, rows)?;
     }
@@ -122,7 +122,7 @@ fn states(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
     for family in Family::ALL {
         let line = |name: &str, limit, flows: usize| {
             let flows = flows as u32;
-            Line::new(name, limit, family, (Firewall::new(stateful(flows))?, Traffic::Wide(flows)))
+            Line::new(name, limit, family, (Loaded::new(stateful(flows))?, Traffic::Wide(flows)))
         };
         let (hundred_thousand, million) = (bench.size(100_000, 6000), bench.size(1_000_000, 8000));
         let lines = vec![
@@ -163,7 +163,7 @@ fn mixed_rules(bench: &Bench, rules: usize, seed: u64, rows: &mut Vec<Row>) -> R
         let drawn = mixed::draw(rules, family, &Profile::ALL, seed);
         for (what, flows) in [("every rule hit", even(&drawn, seed)), ("all missed", drawn.misses.clone())] {
             let traffic = Traffic::Flows(flows);
-            let firewall = Firewall::new(drawn.commands())?;
+            let firewall = Loaded::new(drawn.commands())?;
             let line = Line::new(&format!("{name} mixed rules, {what}"), limit, family, (firewall, traffic.clone()))?;
             beside_plain(bench, &format!("{name} mixed, {what}"), (family, traffic), vec![line], rows)?;
         }
@@ -216,7 +216,7 @@ fn new_connections(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
     ];
     let rounds = bench.size(500, 2);
     for family in Family::ALL {
-        let firewall = Firewall::new(&commands)?;
+        let firewall = Loaded::new(&commands)?;
         let plan = RigPlan { virtual_time: true, ..RigPlan::default() };
         let (mut plain, mut new) = (rig(&plan, None)?, rig(&plan, Some(&firewall))?);
         let mut number = 0;
@@ -239,7 +239,7 @@ fn new_connections(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
         let samples = bench.take(&format!("new connections, {family}"), bench.samples, || {
             let plain = drive(&mut plain, rounds)?;
             let new = drive(&mut new, rounds)?;
-            there.push(f64::from(firewall.states()));
+            there.push(f64::from(firewall.states()?));
             Ok(new - plain)
         })?;
         let usual = ferrule::ministat::median(&there).unwrap_or_default();
@@ -253,7 +253,7 @@ fn new_connections(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Compiling, and one rule more while packets flow.
+/// A whole set put in force, and one rule more, while packets flow.
 fn changes(bench: &Bench, seed: u64, rows: &mut Vec<Row>) -> Result<(), Failure> {
     let rules = bench.size(10_000, 100);
     let drawn = mixed::draw(rules, Family::Inet, &Profile::ALL, seed);
@@ -261,29 +261,31 @@ fn changes(bench: &Bench, seed: u64, rows: &mut Vec<Row>) -> Result<(), Failure>
     let flows = Traffic::Flows(even(&drawn, seed));
     let sets = [("one shape", one_shape(rules, Family::Inet), Traffic::Classic), ("mixed shapes", mixed, flows)];
     for (name, commands, traffic) in sets {
-        let mut firewall = Firewall::new(&commands)?;
+        let firewall = Loaded::new(&commands)?;
         let mut case = case(name, Family::Inet, &firewall, traffic, 0)?;
-        let samples = bench.take(&format!("compiling, {name}"), bench.samples, || {
+        let samples = bench.take(&format!("a set put in force, {name}"), bench.samples, || {
+            let set = gather(&commands)?;
             let start = Instant::now();
-            drop(firewall.compile());
-            Ok(start.elapsed().as_secs_f64() * 1e3)
+            firewall.load(set)?;
+            let took = start.elapsed().as_secs_f64() * 1e3;
+            case.sample(2)?;
+            Ok(took)
         })?;
         let row = Row::new(format!("compiling 10,000 rules of {name}"), "ms", &samples.each(|s| *s)).samples(&samples);
-        rows.push(row.target(Target::AtMost(300.0)));
+        rows.push(row.target(Target::AtMost(300.0)).note("from rules that were read to rules in force"));
         let samples = bench.take(&format!("one rule more, {name}"), bench.samples, || {
             let start = Instant::now();
-            firewall.change("add 64000 count udp from 192.0.2.0/24 to any 4000-4100")?;
+            firewall.ipfw("add 64000 count udp from 192.0.2.0/24 to any 4000-4100")?;
             let took = start.elapsed().as_secs_f64() * 1e3;
             // A packet lost would be an error.
             case.sample(2)?;
-            firewall.change("delete 64000")?;
+            firewall.ipfw("delete 64000")?;
             case.sample(2)?;
             Ok(took)
         })?;
         let row = Row::new(format!("one rule more with 10,000 of {name} in force"), "ms", &samples.each(|s| *s));
-        rows.push(
-            row.samples(&samples).target(Target::AtMost(50.0)).note("packets flow before and after, none is lost"),
-        );
+        let note = "from the command's text to rules in force; packets flow before and after, none is lost";
+        rows.push(row.samples(&samples).target(Target::AtMost(50.0)).note(note));
         if !case.rig.close() {
             return Err(Failure::runtime("not every packet is accounted for"));
         }

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-pub mod firewall;
+pub mod loaded;
 pub mod mixed;
 mod shape;
 #[cfg(test)]
@@ -18,7 +18,7 @@ use super::flows::{Family, Flow};
 use super::rig::{Random, Rig, RigPlan};
 use super::table::grouped;
 use crate::failure::Failure;
-use firewall::Firewall;
+use loaded::Loaded;
 use mixed::{Mixed, Profile};
 
 /// The classic stateless set.
@@ -95,7 +95,7 @@ pub const TABLE: [&str; 2] = ["table lookup create type addr", "add 3000 allow i
 ///
 /// # Errors
 /// When memory cannot be had.
-pub fn rig(plan: &RigPlan, firewall: Option<&Firewall>) -> Result<Rig, Failure> {
+pub fn rig(plan: &RigPlan, firewall: Option<&Loaded>) -> Result<Rig, Failure> {
     let mut stages = firewall.map(|firewall| vec![firewall.stage()]);
     let mut rig = Rig::with_stages(plan, move |_| stages.take().unwrap_or_default())?;
     for family in Family::ALL {
@@ -118,7 +118,7 @@ pub fn rig(plan: &RigPlan, firewall: Option<&Firewall>) -> Result<Rig, Failure> 
 pub fn case(
     set: impl Into<String>,
     family: Family,
-    firewall: &Firewall,
+    firewall: &Loaded,
     traffic: Traffic,
     plain: usize,
 ) -> Result<Case, Failure> {
@@ -131,10 +131,9 @@ pub fn case(
 ///
 /// # Errors
 /// When an entry is refused.
-pub fn table(count: usize, family: Family, random: &mut Random) -> Result<(Firewall, Traffic), Failure> {
+pub fn table(count: usize, family: Family, random: &mut Random) -> Result<(Loaded, Traffic), Failure> {
     let (entries, sources) = prefixes(count, family, random);
-    let mut firewall = Firewall::new(TABLE)?;
-    firewall.add_entries("lookup", &entries)?;
+    let firewall = Loaded::with_entries(TABLE, "lookup", entries)?;
     let destination = |number: usize| family.classic_flow(number as u32).1;
     let flow = |(number, source)| Flow::udp(source, destination(number));
     Ok((firewall, Traffic::Flows(sources.into_iter().enumerate().map(flow).collect())))
@@ -169,7 +168,7 @@ pub fn cases(
     notes: &mut Vec<String>,
     progress: impl Fn(&str),
 ) -> Result<(), Failure> {
-    let add = |set: String, family, cases: &mut Vec<Case>, make: &dyn Fn() -> Result<(Firewall, Traffic), Failure>| {
+    let add = |set: String, family, cases: &mut Vec<Case>, make: &dyn Fn() -> Result<(Loaded, Traffic), Failure>| {
         if wanted.has(&set) {
             progress(&format!("making {set} {family}"));
             let (firewall, traffic) = make()?;
@@ -178,23 +177,23 @@ pub fn cases(
         Ok::<(), Failure>(())
     };
     for family in Family::ALL {
-        add("ipfw stateless".to_owned(), family, cases, &|| Ok((Firewall::new(STATELESS)?, Traffic::Classic)))?;
+        add("ipfw stateless".to_owned(), family, cases, &|| Ok((Loaded::new(STATELESS)?, Traffic::Classic)))?;
     }
     for family in Family::ALL {
-        add("ipfw stateful".to_owned(), family, cases, &|| Ok((Firewall::new(stateful(5000))?, Traffic::Classic)))?;
+        add("ipfw stateful".to_owned(), family, cases, &|| Ok((Loaded::new(stateful(5000))?, Traffic::Classic)))?;
     }
     if wanted.all {
         for (family, flows) in
             Family::ALL.into_iter().flat_map(|family| [100_000, 1_000_000].map(|flows| (family, flows)))
         {
             let set = format!("ipfw stateful {}", grouped(flows.into()));
-            add(set, family, cases, &|| Ok((Firewall::new(stateful(flows))?, Traffic::Wide(flows))))?;
+            add(set, family, cases, &|| Ok((Loaded::new(stateful(flows))?, Traffic::Wide(flows))))?;
         }
     }
     for rules in [10, 100, 1000, 10_000] {
         for family in if wanted.all { &Family::ALL[..] } else { &Family::ALL[..1] } {
             let set = format!("ipfw {} rules", grouped(rules as u64));
-            add(set, *family, cases, &|| Ok((Firewall::new(one_shape(rules, *family))?, Traffic::Classic)))?;
+            add(set, *family, cases, &|| Ok((Loaded::new(one_shape(rules, *family))?, Traffic::Classic)))?;
         }
     }
     for prefixes in if wanted.all { &[1000, 1_000_000][..] } else { &[1000][..] } {
@@ -245,9 +244,9 @@ fn mixed_cases(
         let plain = cases.len();
         let forwarding = rig(&RigPlan::default(), None)?;
         cases.push(Case::new("forwarding", family, forwarding, traffic.clone(), plain).hidden());
-        let firewall = Firewall::new(drawn.commands())?;
+        let firewall = Loaded::new(drawn.commands())?;
         cases.push(case(&set, family, &firewall, traffic, plain)?);
-        let counts = firewall.packets();
+        let counts = firewall.packets()?;
         let reached = counts.iter().take(rules - 1).filter(|packets| **packets > 0).count();
         notes.push(format!("{set} {family}: {} of {} rules matched", grouped(reached as u64), grouped(rules as u64)));
     }

@@ -144,7 +144,7 @@ fn rules_of_one_shape_are_those_of_the_classic_set() {
     assert_eq!(rules[998], "add 999 deny ip from 1.4.237.0/24 to any");
     assert_eq!(rules[999], "add 1000 allow ip from any to any");
     for family in Family::ALL {
-        assert_eq!(Firewall::new(one_shape(100, family)).unwrap().rules(), 101);
+        assert_eq!(Loaded::new(one_shape(100, family)).unwrap().packets().unwrap().len(), 101);
     }
 }
 
@@ -161,18 +161,18 @@ fn keys_are_in_the_table_and_other_packets_are_noticed() {
 }
 
 /// The classic flows are from elsewhere.
-fn case_of(firewall: &Firewall, family: Family) -> Result<Case, Failure> {
+fn case_of(firewall: &Loaded, family: Family) -> Result<Case, Failure> {
     case("not in the table", family, firewall, Traffic::Classic, 0)
 }
 
 #[test]
 fn each_flow_has_its_state() {
     for family in Family::ALL {
-        let firewall = Firewall::new(stateful(20_000)).unwrap();
+        let firewall = Loaded::new(stateful(20_000)).unwrap();
         let mut case = case("states", family, &firewall, Traffic::Wide(20_000), 0).unwrap();
-        assert_eq!(firewall.states(), 20_000);
+        assert_eq!(firewall.states().unwrap(), 20_000);
         case.sample(4).unwrap();
-        assert_eq!(firewall.states(), 20_000);
+        assert_eq!(firewall.states().unwrap(), 20_000);
         assert!(case.rig.close());
     }
 }
