@@ -121,8 +121,8 @@ fn carry_out(pending: &mut PendingSet, command: &str) -> Result<(), Failure> {
         return pending.set_variable(name, value).map(drop).map_err(failed);
     }
     let mut options = Options { force: true, quiet: true, ..Options::default() };
-    let run = |environment| pending.run(&CommandLine::from_line(command), &mut options, environment);
-    let answer = with_environment(&BTreeMap::new(), run);
+    let line = CommandLine::from_line(command);
+    let answer = with_environment(&BTreeMap::new(), |environment| pending.run(&line, &mut options, environment));
     match answer.exit {
         0 => Ok(()),
         _ => Err(failed(answer.stderr.first().cloned().unwrap_or_default())),
