@@ -179,6 +179,7 @@ fn memory(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
         shared.set("dyn_max", count).map_err(|e| Failure::runtime(format!("dyn_max: {e:?}")))?;
         let mut states = States::new(Arc::new(shared), count);
         states.turn(1);
+        let seed = HashSeed::random();
         for number in 0..count {
             let flow = family.wide_flow(number);
             let key = match flow {
@@ -191,7 +192,7 @@ fn memory(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
                 _ => return Err(Failure::runtime("a flow of two families")),
             };
             let rule = RuleRef { index: 1, generation: 0 };
-            let new = NewState { key, hash: key.hash(HashSeed(7, 9)), name: NameId::DEFAULT, rule, limit: None };
+            let new = NewState { key, hash: key.hash(seed), name: NameId::DEFAULT, rule, limit: None };
             let facts = PacketFacts { length: 46, tcp_flags: 0, acknowledgement: None };
             states.install(&new, &facts).map_err(|e| Failure::runtime(format!("state {number}: {e:?}")))?;
         }
