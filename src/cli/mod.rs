@@ -27,7 +27,7 @@ pub const DEFAULT_CONFIG: &str = "/etc/ferrule/gateway.toml";
     propagate_version = true,
     arg_required_else_help = true,
     after_help = "Examples:\n  \
-        ferrule compare                               what forwarding costs here, without root or a NIC\n  \
+        ferrule compare                               what forwarding and filters cost here, without root or a NIC\n  \
         sudo ferrule lab demo                         see it forward between two namespaces\n  \
         ferrule check /etc/ferrule/gateway.toml       is the file right?\n  \
         sudo ferrule run /etc/ferrule/gateway.toml    the gateway\n  \
@@ -347,7 +347,8 @@ pub enum LabRouter {
 
 /// `ferrule compare`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "Examples:\n  ferrule compare\n  ferrule compare --runs 9 --core 1 --json\n\n\
+#[command(after_help = "Examples:\n  ferrule compare\n  ferrule compare --all --seed 7\n  \
+    ferrule compare --only mixed --runs 9 --core 1 --json\n\n\
     No root and no NIC are needed: generator, forwarding and sink share one core over memory ports.")]
 pub struct CompareArgs {
     /// Runs, of which the median counts
@@ -359,6 +360,15 @@ pub struct CompareArgs {
     /// Core to run on
     #[arg(long, value_name = "CORE")]
     pub core: Option<usize>,
+    /// The large sets too: a million states, a million prefixes, each kind of mixed rules
+    #[arg(long)]
+    pub all: bool,
+    /// Beside plain forwarding only sets whose name holds this text
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Seed of mixed rules and tables; another one each time unless given
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
 }
 
 /// `ferrule privilege-test`.
