@@ -43,6 +43,8 @@ pub struct Held {
     pub notes: Notes,
     /// The hook at which it was taken.
     pub hook: Hook,
+    /// Whether it was taken in the link layer's pass there.
+    pub layer2: bool,
     /// The worker that took it.
     pub home: usize,
     /// Where the rules go on; None: not at all, it has passed the hook (`one_pass`).
