@@ -249,7 +249,7 @@ impl Ipfw {
             None => return,
         }
         for _ in 0..room {
-            let Some(held) = self.holdings.services.as_mut().and_then(|services| services.pipes.next()) else { return };
+            let Some(held) = self.holdings.services.as_mut().and_then(|services| services.pipes.take()) else { return };
             self.go_on(held, batch, context);
         }
     }
