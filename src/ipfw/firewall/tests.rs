@@ -3,8 +3,12 @@
 use super::*;
 use crate::ipfw::call::{Call, CommandFile, Reply};
 
+fn ports() -> Vec<String> {
+    vec!["em0".into(), "em1".into()]
+}
+
 fn firewall() -> Firewall {
-    let firewall = Firewall::new(&Settings::default(), &Domain::new(1), 1, vec!["em0".into(), "em1".into()]);
+    let firewall = Firewall::new(&Settings::default(), &Domain::new(1), 1, ports(), HashSeed::random());
     firewall.load(PendingSet::new()).unwrap();
     firewall
 }
