@@ -11,8 +11,8 @@
 //! - [`oracle`] is a plain interpreter that shares no matcher with all this; tests hold one against the other, and plant faults
 //!   ([`fault`]) to see that they would notice.
 //!
-//! - Beyond pass and drop ([`dispose`]): pipes and queues ([`shape`], over [`crate::dummynet`]), NAT ([`translate`], over [`crate::nat`]), `fwd`
-//!   ([`forwarding`]), `reass` ([`reassemble`]), refusals ([`refuse`]), and keep-alives of states ([`keepalive`]).
+//! - Beyond pass and drop (`dispose`): pipes and queues ([`shape`], over [`crate::dummynet`]), NAT (`translate`, over [`crate::nat`]), `fwd`
+//!   (`forwarding`), `reass` (`reassemble`), passes of the link layer (`layer2`), refusals (`refuse`), and keep-alives of states (`keepalive`).
 //!
 //! # What a control side does
 //! Once: [`services::pair`] makes the ends of all workers' pipes and NAT; each worker's goes into [`around::Holdings::services`]. The seed is that
@@ -50,6 +50,7 @@ pub mod interval;
 #[cfg(any(test, feature = "testing"))]
 pub mod judge;
 mod keepalive;
+mod layer2;
 pub mod lister;
 pub mod live;
 pub mod log;

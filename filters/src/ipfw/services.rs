@@ -47,7 +47,7 @@ enum Order {
     /// Change pipes; from then on these own them.
     Pipes(Vec<PipeChange>, Arc<Owners>),
     /// Take these instances up; give the others of their numbers another configuration.
-    Nats(Vec<Box<Nat>>, Vec<NatConfig>),
+    Nats(Vec<Nat>, Vec<NatConfig>),
     /// Give these instances up.
     DeleteNats(Vec<u32>),
     /// Tell.
@@ -55,8 +55,9 @@ enum Order {
 }
 
 /// What comes back from a worker.
+#[expect(clippy::large_enum_variant, reason = "few, and a box would be made by the worker")]
 enum Answer {
-    Nat(Box<Nat>),
+    Nat(Nat),
     Shaper(Box<Shaper<Held>>),
     Status(Box<WorkerStatus>),
 }

@@ -43,6 +43,8 @@ pub struct Held {
     pub notes: Notes,
     /// The hook at which it was taken.
     pub hook: Hook,
+    /// Whether it was taken in the link layer's pass there.
+    pub layer2: bool,
     /// The worker that took it.
     pub home: usize,
     /// Where the rules go on; None: not at all, it has passed the hook (`one_pass`).
@@ -51,6 +53,7 @@ pub struct Held {
 
 /// A change of the configuration of pipes, queues and schedulers.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a few at a time, on the control side's orders")]
 pub enum PipeChange {
     /// `pipe|queue|sched N config`
     Configure(DummynetConfig),
@@ -246,6 +249,7 @@ impl Pipes {
     ///
     /// # Errors
     /// The packet, still booked as held, and why it was not taken.
+    #[expect(clippy::result_large_err, reason = "the packet itself comes back")]
     pub fn offer(
         &mut self,
         target: Target,
@@ -307,7 +311,7 @@ impl Pipes {
     }
 
     /// The next packet that is through, still booked as held.
-    pub fn next(&mut self) -> Option<Held> {
+    pub fn take(&mut self) -> Option<Held> {
         self.ready.pop_front()
     }
 

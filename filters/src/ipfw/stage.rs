@@ -326,7 +326,29 @@ impl Ipfw {
     /// A packet that takes more than a counter and a verdict, or whose key was not met yet.
     #[inline(never)]
     fn walk(&mut self, hook: Hook, key: u64, packet: &mut Packet, context: &mut Context<'_>) {
-        self.judge_from(hook, key, 0, packet, context);
+        self.judge_from(hook, false, key, 0, packet, context);
+    }
+
+    /// The pass of IP.
+    #[inline(always)]
+    fn judge_batch(&mut self, hook: Hook, batch: &mut Batch, context: &mut Context<'_>) {
+        if self.program.classifier.keys() == 1 {
+            let id = self.memo.find(0);
+            if id & PLAIN != 0 {
+                self.decide_alike(id, batch);
+                return;
+            }
+        }
+        if self.memo.is_near() && !self.has_states {
+            self.decide_at_once(hook, batch, context);
+            return;
+        }
+        self.classify(hook, batch);
+        if self.has_states && hook == Hook::In {
+            self.prefetch_states(batch, context.shared.seed);
+            self.orphans = self.holdings.orphans;
+        }
+        self.decide(hook, batch, context);
     }
 
     /// Carries out what the control side ordered for pipes and NAT.
@@ -347,7 +369,7 @@ fn reassembler_for(program: &Program) -> Option<Box<Reassembler>> {
 
 /// Whether the rules see a packet: what still goes on and is IP. Resets that this stage made do not meet it again, as FreeBSD marks them.
 #[inline(always)]
-fn is_judged(packet: &Packet) -> bool {
+pub(super) fn is_judged(packet: &Packet) -> bool {
     packet.goes_on()
         && packet.family != Family::Other
         && !(packet.flags.has(Flags::GENERATED) && matches!(packet.protocol, 6 | 132))
@@ -376,23 +398,14 @@ impl Stage for Ipfw {
         self.follow(context.now);
         // Behind the rules: what is new in them was ordered before.
         self.obey(context);
-        if self.program.classifier.keys() == 1 {
-            let id = self.memo.find(0);
-            if id & PLAIN != 0 {
-                self.decide_alike(id, batch);
-                return;
-            }
+        let layer2 = self.has_layer2();
+        if layer2 && hook == Hook::In {
+            self.link_pass(hook, batch, context);
         }
-        if self.memo.is_near() && !self.has_states {
-            self.decide_at_once(hook, batch, context);
-            return;
+        self.judge_batch(hook, batch, context);
+        if layer2 && hook == Hook::Out {
+            self.link_pass(hook, batch, context);
         }
-        self.classify(hook, batch);
-        if self.has_states && hook == Hook::In {
-            self.prefetch_states(batch, context.shared.seed);
-            self.orphans = self.holdings.orphans;
-        }
-        self.decide(hook, batch, context);
     }
 
     fn poll(&mut self, batch: &mut Batch, context: &mut Context<'_>) {
@@ -448,7 +461,7 @@ impl Stage for Ipfw {
 
     fn passes_plain(&mut self, now: u64) -> bool {
         self.follow(now);
-        self.program.classifier.keys() == 1 && self.memo.find(0) & (PLAIN | DENY) == PLAIN
+        self.program.classifier.keys() == 1 && self.memo.find(0) & (PLAIN | DENY) == PLAIN && !self.has_layer2()
     }
 
     fn passed(&mut self, packets: u64, bytes: u64) {

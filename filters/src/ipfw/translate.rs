@@ -17,7 +17,7 @@ const SWEEP: usize = 16;
 
 struct Instance {
     number: u32,
-    nat: Box<Nat>,
+    nat: Nat,
     /// The port of `if`, once it was looked for.
     port: Option<PortId>,
 }
@@ -57,7 +57,7 @@ impl Translations {
     }
 
     /// Puts an instance in; the one that had its number before comes back.
-    pub fn put(&mut self, nat: Box<Nat>) -> Option<Box<Nat>> {
+    pub fn put(&mut self, nat: Nat) -> Option<Nat> {
         let number = nat.config().number;
         let instance = Instance { number, nat, port: None };
         match self.place(number) {
@@ -80,13 +80,13 @@ impl Translations {
     }
 
     /// Takes an instance out.
-    pub fn take(&mut self, number: u32) -> Option<Box<Nat>> {
+    pub fn take(&mut self, number: u32) -> Option<Nat> {
         self.place(number).ok().map(|at| self.instances.remove(at).nat)
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Nat> {
-        self.instances.iter().map(|instance| &*instance.nat)
+        self.instances.iter().map(|instance| &instance.nat)
     }
 
     /// The worker that has the state of a packet just received, where one of the instances knows.

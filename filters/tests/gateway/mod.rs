@@ -145,7 +145,7 @@ impl Gateway {
                 Some(id) => id,
                 None => self.tables.create(name, &table.options).unwrap(),
             };
-            let entries: Vec<_> = table.entries.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+            let entries: Vec<_> = table.entries.iter().map(|(key, value)| (key.clone(), *value)).collect();
             let _already_there = self.tables.add(name, &entries, AddMode::default());
             options.tables.insert(name.clone(), (id, table.options.kind));
         }

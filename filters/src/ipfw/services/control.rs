@@ -159,9 +159,8 @@ impl ServiceControl {
         }
         let limits = self.nat_limits;
         self.order(|worker| {
-            let make = |(config, shared): &(NatConfig, Arc<SharedFlows>)| {
-                Box::new(Nat::new(config, limits, worker, shared.clone()))
-            };
+            let make =
+                |(config, shared): &(NatConfig, Arc<SharedFlows>)| Nat::new(config, limits, worker, shared.clone());
             Order::Nats(fresh.iter().map(make).collect(), changed.clone())
         })
     }
