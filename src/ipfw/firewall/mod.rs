@@ -34,7 +34,7 @@ use ferrule_dataplane::stage::Stage;
 use ferrule_filters::ipfw::around::Holdings;
 use ferrule_filters::ipfw::compile::{compile, compile_with_places};
 use ferrule_filters::ipfw::counters::RuleCount;
-use ferrule_filters::ipfw::dynamic::settings::MOST_STATES;
+use ferrule_filters::ipfw::dynamic::settings::{MOST_STATES, SettingError};
 use ferrule_filters::ipfw::dynamic::{Names, RuleRef, Shared, States};
 use ferrule_filters::ipfw::lister::{self, StateReader};
 use ferrule_filters::ipfw::live::Live;
@@ -240,6 +240,7 @@ impl Firewall {
         if let Some((a, b)) = &change.swap {
             state.tables.swap(a, b);
         }
+        self.settings_of(&wanted)?;
         state.services.follow(&wanted).map_err(|error| error.to_string())?;
         let renumbered = match state.tables.follow(&wanted.tables, change.way) {
             Ok(renumbered) => renumbered,
@@ -253,7 +254,6 @@ impl Firewall {
         let compiled = Compiled::of(&wanted, self.has_log);
         let same_rules = state.places.rules().len() == wanted.rules.len()
             && state.places.rules().iter().zip(&wanted.rules).all(|((old, _), new)| Arc::ptr_eq(old, new));
-        self.settings_of(&wanted);
         if !same_rules || renumbered || compiled != state.compiled || state.phase == Phase::Closed {
             self.replace(state, &wanted, compiled, change.sameness);
         }
@@ -305,16 +305,23 @@ impl Firewall {
     }
 
     /// Variables that the engine reads while it runs: what the set says, else what they are at start.
-    fn settings_of(&self, set: &RuleSet) {
+    ///
+    /// # Errors
+    /// One that was set is out of the engine's bounds.
+    fn settings_of(&self, set: &RuleSet) -> Result<(), String> {
         for own in Shared::NAMES {
             let name = format!("net.inet.ip.fw.{own}");
             let at_start = || if own == "dyn_max" { self.most_states.map(i64::from) } else { None };
             let said = set.variables.get(&name).copied().or_else(at_start).unwrap_or_else(|| set.variable(&name));
             if let Ok(value) = u32::try_from(said) {
                 // Those that only show something are refused, and `dyn_buckets`, which follows the number of states.
-                let _ = self.shared.set(own, value);
+                let done = self.shared.set(own, value);
+                if let (Err(SettingError::TooLarge(most)), true) = (done, set.variables.contains_key(&name)) {
+                    return Err(format!("{name}={value}: at most {most} here"));
+                }
             }
         }
+        Ok(())
     }
 
     /// What a rule has counted since it was zeroed.
