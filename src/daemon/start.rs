@@ -281,7 +281,7 @@ fn assemble(
     let host_counters = Arc::new(WorkerCounters::new(plans.len(), 0));
     let firewall = config.ipfw.as_ref().filter(|ipfw| ipfw.enabled).map(|ipfw| {
         let names = plans.iter().map(|plan| plan.name.clone()).collect();
-        Arc::new(Firewall::new(ipfw, &domain, workers, names))
+        Arc::new(Firewall::new(ipfw, &domain, workers, names, shared.seed))
     });
     let log = config.ipfw.as_ref().and_then(|ipfw| ipfw.log.clone()).filter(|_| firewall.is_some());
     let (sinks, journal_rings) = logging::Rings::new(if log.is_some() { workers } else { 0 });

@@ -80,6 +80,31 @@ pub const VARIABLES: [Variable; 45] = [
 ];
 
 impl Variable {
+    /// Why another value than that at start would change nothing here; None where it does change something.
+    pub fn without_effect(&self) -> Option<&'static str> {
+        Some(match self.name {
+            "net.link.bridge.ipfw" => "there is no bridge, so no bridged frames to judge",
+            "net.inet.ip.fw.debug" | "net.inet.ip.dummynet.debug" => "there are no such messages: use rules with log",
+            "net.inet.ip.fw.skipto_cache" => "rules are compiled, a skipto to a computed number needs no cache",
+            "net.inet.ip.fw.tables_max" => "the number of tables is bounded by memory alone",
+            "net.inet.ip.fw.tables_sets" => "tables belong to all sets",
+            "net.inet.ip.fw.dyn_buckets" => "the number of buckets follows the number of states",
+            "net.inet6.ip6.fw.deny_unknown_exthdrs" => "packets with unknown extension headers are always dropped",
+            "net.inet.ip.fw.permit_single_frag6" | "net.inet6.ip6.fw.permit_single_frag6" => {
+                "single fragments of IPv6 always go to the rules"
+            }
+            "net.inet.ip.dummynet.hash_size" | "net.inet.ip.dummynet.max_chain_len" => {
+                "the number of buckets follows the number of queues"
+            }
+            "net.inet.ip.dummynet.red_lookup_depth" => "RED computes its probabilities, without a table",
+            "net.inet.ip.dummynet.red_avg_pkt_size" | "net.inet.ip.dummynet.red_max_pkt_size" => {
+                "RED reckons with FreeBSD's values of packet sizes"
+            }
+            "net.inet.ip.dummynet.expire_cycle" => "queues that are empty go after a second",
+            _ => return None,
+        })
+    }
+
     const fn fixed(mut self) -> Self {
         self.writable = false;
         self

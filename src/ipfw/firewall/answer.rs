@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::places::{LAST, Sameness};
 use super::tables::Way;
-use super::{Change, Firewall, Phase, State, wall_clock, with_environment};
+use super::{Change, Firewall, Phase, State, services, wall_clock, with_environment};
 use crate::ipfw::call::{Call, CommandFile, Reply};
 
 /// Whether a command only asks.
@@ -149,6 +149,7 @@ impl Working<'_> {
         }
         let (sameness, swap) = match command {
             Command::List(_) | Command::Zero { .. } => (Sameness::Identity, None),
+            live if services::is_live(live) => (Sameness::Identity, None),
             Command::Set(SetCommand::Swap(..) | SetCommand::Move(..) | SetCommand::MoveRule(..)) => {
                 (Sameness::Position, None)
             }
@@ -165,6 +166,14 @@ impl Working<'_> {
         }
         match command {
             Command::List(list) => self.list(list, &invocation.options),
+            live if services::is_live(live) => match self.state.show_services(live) {
+                Ok(shown) => {
+                    let (text, rows) = shown.map(|shown| (shown.text, shown.rows)).unzip();
+                    self.rows = rows;
+                    Answer { stdout: text.unwrap_or_default(), ..Answer::default() }
+                }
+                Err(error) => refused(error.to_string()),
+            },
             Command::Zero { set, numbers, log_only } => {
                 let answer = self.apply(&invocation, line, call);
                 self.zero(*set, numbers, *log_only);

@@ -9,6 +9,7 @@ mod answer;
 mod built_in;
 mod data;
 mod places;
+mod services;
 mod states;
 mod tables;
 #[cfg(test)]
@@ -27,17 +28,20 @@ use ferrule_config::ipfw::language::NoHosts;
 use ferrule_config::ipfw::names::builtin;
 use ferrule_config::ipfw::pending::{Environment, PendingSet};
 use ferrule_dataplane::clock;
+use ferrule_dataplane::packet::hash::HashSeed;
 use ferrule_dataplane::quiesce::Domain;
 use ferrule_dataplane::stage::Stage;
 use ferrule_filters::ipfw::around::Holdings;
 use ferrule_filters::ipfw::compile::{compile, compile_with_places};
 use ferrule_filters::ipfw::counters::RuleCount;
-use ferrule_filters::ipfw::dynamic::settings::MOST_STATES;
+use ferrule_filters::ipfw::dynamic::settings::{MOST_STATES, SettingError};
 use ferrule_filters::ipfw::dynamic::{Names, RuleRef, Shared, States};
 use ferrule_filters::ipfw::lister::{self, StateReader};
 use ferrule_filters::ipfw::live::Live;
 use ferrule_filters::ipfw::log::{LogBudget, LogSink};
 use ferrule_filters::ipfw::program::{Options as CompileOptions, Program};
+use ferrule_filters::ipfw::services::control::ServiceControl;
+use ferrule_filters::ipfw::services::{self as service, Services};
 use ferrule_filters::ipfw::stage::Ipfw;
 
 pub use self::answer::only_asks;
@@ -47,6 +51,8 @@ use super::logging::{self, LogFacts};
 
 /// Name of the variable that says what rule 65535 does.
 const DEFAULT_TO_ACCEPT: &str = "net.inet.ip.fw.default_to_accept";
+/// Name of the variable that says whether rules that log write.
+const VERBOSE: &str = "net.inet.ip.fw.verbose";
 
 /// How far the first script has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +72,14 @@ pub struct Firewall {
     ports: Vec<String>,
     /// What rule 65535 does.
     accept: bool,
+    /// `dyn_max` at start, where the configuration names it.
+    most_states: Option<u32>,
+    /// Whether the configuration has a log: rules that log write there unless [`VERBOSE`] was set to 0.
+    has_log: bool,
     /// Secret of the run.
     seed: u64,
+    /// The workers' ends of pipes and NAT, until their stages are made.
+    ends: Mutex<Vec<Option<Services>>>,
     state: Mutex<State>,
     /// Whoever reads the workers' states has them for himself.
     readers: Mutex<Vec<StateReader>>,
@@ -78,6 +90,7 @@ struct State {
     set: PendingSet,
     places: Places,
     tables: FollowedTables,
+    services: ServiceControl,
     names: Names,
     /// What rules had counted when they were zeroed, by place.
     zero: HashMap<u32, RuleCount>,
@@ -91,6 +104,7 @@ struct State {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Compiled {
     disabled_sets: u32,
+    verbose: bool,
     verbose_limit: u32,
     enabled: [bool; 2],
 }
@@ -106,13 +120,17 @@ struct Change {
 
 impl Firewall {
     /// A closed firewall: nothing passes before [`Firewall::load`] or [`Firewall::fall_back`]. `domain` is the workers', `ports` are the names of
-    /// ports by number.
-    pub fn new(settings: &Settings, domain: &Arc<Domain>, workers: usize, ports: Vec<String>) -> Firewall {
+    /// ports by number, `flows` is the seed of the flow hash.
+    pub fn new(
+        settings: &Settings,
+        domain: &Arc<Domain>,
+        workers: usize,
+        ports: Vec<String>,
+        flows: HashSeed,
+    ) -> Firewall {
         let shared = Arc::new(Shared::default());
-        if let Some(most) = settings.dyn_max {
-            let _ = shared.set("dyn_max", most);
-        }
-        let seed = ferrule_dataplane::packet::hash::HashSeed::random();
+        let seed = HashSeed::random();
+        let (services, ends) = service::pair(workers, flows);
         let options = CompileOptions { ports: ports.clone(), ..CompileOptions::default() };
         let closed = compile(&[], &options, &mut Names::default());
         let state = State {
@@ -120,6 +138,7 @@ impl Firewall {
             set: PendingSet::new(),
             places: Places::new(domain.clone()),
             tables: FollowedTables::new(domain, &ports),
+            services,
             names: Names::default(),
             zero: HashMap::new(),
             budgets: HashMap::new(),
@@ -130,7 +149,10 @@ impl Firewall {
             shared,
             ports,
             accept: settings.default == DefaultRule::Accept,
+            most_states: settings.dyn_max,
+            has_log: settings.log.is_some(),
             seed: seed.0,
+            ends: Mutex::new(ends.into_iter().map(Some).collect()),
             state: Mutex::new(state),
             readers: Mutex::default(),
         }
@@ -143,6 +165,8 @@ impl Firewall {
         let own = self.seed ^ (worker as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut holdings = Holdings::new(states, tables, own);
         holdings.log = log;
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        holdings.services = ends.get_mut(worker).and_then(Option::take);
         let (lister, reader) = lister::pair();
         holdings.lister = Some(lister);
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
@@ -216,17 +240,27 @@ impl Firewall {
         if let Some((a, b)) = &change.swap {
             state.tables.swap(a, b);
         }
-        let renumbered = state.tables.follow(&wanted.tables, change.way)?;
-        let compiled = Compiled::of(&wanted);
+        self.settings_of(&wanted)?;
+        state.services.follow(&wanted).map_err(|error| error.to_string())?;
+        let renumbered = match state.tables.follow(&wanted.tables, change.way) {
+            Ok(renumbered) => renumbered,
+            Err(reason) => {
+                // Pipes and NAT are again what the set in force says.
+                let before = state.set.rule_set();
+                let back = state.services.follow(&before).and_then(|()| state.services.settle(&before));
+                return Err(back.err().map_or(reason.clone(), |error| format!("{reason}; {error}")));
+            }
+        };
+        let compiled = Compiled::of(&wanted, self.has_log);
         let same_rules = state.places.rules().len() == wanted.rules.len()
             && state.places.rules().iter().zip(&wanted.rules).all(|((old, _), new)| Arc::ptr_eq(old, new));
-        self.settings_of(&wanted);
         if !same_rules || renumbered || compiled != state.compiled || state.phase == Phase::Closed {
             self.replace(state, &wanted, compiled, change.sameness);
         }
         state.tables.settled();
         state.set = set;
-        Ok(())
+        // In force it is; a worker that cannot be told what is gone is a fault to be told all the same.
+        state.services.settle(&wanted).map_err(|error| error.to_string())
     }
 
     /// Compiles the rules and puts them in force.
@@ -258,6 +292,9 @@ impl Firewall {
         };
         let mut program = compile_with_places(&rules, &options, names, place);
         keep_budgets(&mut program, budgets);
+        if !compiled.verbose {
+            program.rules.iter_mut().for_each(|rule| rule.log = None);
+        }
         self.live.replace(program);
         if !gone.is_empty() {
             let there: HashSet<RuleRef> = places.rules().iter().map(|(_, place)| *place).collect();
@@ -267,14 +304,24 @@ impl Firewall {
         state.compiled = compiled;
     }
 
-    /// Variables that the engine reads while it runs.
-    fn settings_of(&self, set: &RuleSet) {
-        for (name, value) in &set.variables {
-            if let (Some(name), Ok(value)) = (name.strip_prefix("net.inet.ip.fw."), u32::try_from(*value)) {
-                // Names that are not of dynamic rules are not meant.
-                let _ = self.shared.set(name, value);
+    /// Variables that the engine reads while it runs: what the set says, else what they are at start.
+    ///
+    /// # Errors
+    /// One that was set is out of the engine's bounds.
+    fn settings_of(&self, set: &RuleSet) -> Result<(), String> {
+        for own in Shared::NAMES {
+            let name = format!("net.inet.ip.fw.{own}");
+            let at_start = || if own == "dyn_max" { self.most_states.map(i64::from) } else { None };
+            let said = set.variables.get(&name).copied().or_else(at_start).unwrap_or_else(|| set.variable(&name));
+            if let Ok(value) = u32::try_from(said) {
+                // Those that only show something are refused, and `dyn_buckets`, which follows the number of states.
+                let done = self.shared.set(own, value);
+                if let (Err(SettingError::TooLarge(most)), true) = (done, set.variables.contains_key(&name)) {
+                    return Err(format!("{name}={value}: at most {most} here"));
+                }
             }
         }
+        Ok(())
     }
 
     /// What a rule has counted since it was zeroed.
@@ -285,14 +332,20 @@ impl Firewall {
 }
 
 impl Compiled {
-    fn of(set: &RuleSet) -> Compiled {
+    fn of(set: &RuleSet, has_log: bool) -> Compiled {
         let on = |name: &str| set.variable(name) != 0;
         Compiled {
             disabled_sets: set.disabled_sets,
+            verbose: is_verbose(set, has_log),
             verbose_limit: u32::try_from(set.variable("net.inet.ip.fw.verbose_limit")).unwrap_or(0),
             enabled: [on("net.inet.ip.fw.enable"), on("net.inet6.ip6.fw.enable")],
         }
     }
+}
+
+/// Whether rules that log write: where a log is configured, unless the variable was set to 0.
+fn is_verbose(set: &RuleSet, has_log: bool) -> bool {
+    set.variables.get(VERBOSE).map_or(has_log, |value| *value != 0)
 }
 
 /// What `log` rules may still write goes on where the rules change around them.

@@ -3,8 +3,12 @@
 use super::*;
 use crate::ipfw::call::{Call, CommandFile, Reply};
 
+fn ports() -> Vec<String> {
+    vec!["em0".into(), "em1".into()]
+}
+
 fn firewall() -> Firewall {
-    let firewall = Firewall::new(&Settings::default(), &Domain::new(1), 1, vec!["em0".into(), "em1".into()]);
+    let firewall = Firewall::new(&Settings::default(), &Domain::new(1), 1, ports(), HashSeed::random());
     firewall.load(PendingSet::new()).unwrap();
     firewall
 }
@@ -211,4 +215,28 @@ fn one_rule_more_among_ten_thousand_is_in_force_soon() {
     let took = start.elapsed();
     assert_eq!(engine(&f).len(), 10_002);
     println!("one rule more among 10,000: {took:?}");
+}
+
+#[test]
+fn verbose_says_whether_rules_that_log_write() {
+    use ferrule_config::gateway::IpfwLog;
+    let sysctl = |f: &Firewall, words: &str| {
+        f.sysctl(&Call { program: "sysctl".into(), arguments: vec![words.to_owned()], ..Call::default() })
+    };
+    let logs = |f: &Firewall| f.live.loaded().program.rules.iter().filter(|rule| rule.log.is_some()).count();
+    let f = firewall();
+    said(&f, "add 100 count log ip from any to any");
+    assert_eq!((sysctl(&f, "net.inet.ip.fw.verbose").stdout.as_str(), logs(&f)), ("net.inet.ip.fw.verbose: 0\n", 0));
+    sysctl(&f, "net.inet.ip.fw.verbose=1");
+    assert_eq!(logs(&f), 1);
+    // A configured log is meant to be written.
+    let settings = Settings { log: Some(IpfwLog::default()), ..Settings::default() };
+    let f = Firewall::new(&settings, &Domain::new(1), 1, ports(), HashSeed::random());
+    f.load(PendingSet::new()).unwrap();
+    said(&f, "add 100 count log ip from any to any");
+    assert_eq!((sysctl(&f, "net.inet.ip.fw.verbose").stdout.as_str(), logs(&f)), ("net.inet.ip.fw.verbose: 1\n", 1));
+    said(&f, "disable verbose");
+    assert_eq!((sysctl(&f, "net.inet.ip.fw.verbose").stdout.as_str(), logs(&f)), ("net.inet.ip.fw.verbose: 0\n", 0));
+    let refused = sysctl(&f, "net.inet.ip.fw.tables_max=7");
+    assert_eq!((refused.exit, refused.stderr.contains("bounded by memory")), (1, true), "{refused:?}");
 }

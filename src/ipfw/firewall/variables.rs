@@ -18,6 +18,9 @@ struct Live<'a> {
 impl Variables for Live<'_> {
     fn get(&self, name: &str) -> Option<i64> {
         let dynamic = name.strip_prefix("net.inet.ip.fw.").and_then(|name| self.firewall.shared.get(name));
+        if name == super::VERBOSE {
+            return Some(i64::from(super::is_verbose(&self.state.set.rule_set(), self.firewall.has_log)));
+        }
         dynamic.map(i64::from).or_else(|| self.state.set.variable(name))
     }
 

@@ -140,7 +140,7 @@ impl PendingSet {
     /// Sets a variable; the value before.
     ///
     /// # Errors
-    /// It is unknown, read-only, or the value out of its range: a text that says so.
+    /// It is unknown, read-only, the value out of its range, or of no effect here: a text that says so.
     pub fn set_variable(&mut self, name: &str, value: i64) -> Result<i64, String> {
         let known = variable::find(name).ok_or_else(|| {
             let hint = crate::suggest::did_you_mean(name, variable::VARIABLES.iter().map(|variable| variable.name));
@@ -151,6 +151,11 @@ impl PendingSet {
         }
         if !(known.least..=known.most).contains(&value) {
             return Err(format!("{name}={value}: Invalid argument (from {} to {})", known.least, known.most));
+        }
+        if value != known.default
+            && let Some(reason) = known.without_effect()
+        {
+            return Err(format!("{name}={value}: Operation not supported ({reason}; leave it at {})", known.default));
         }
         let before = self.objects.variable(name);
         self.objects.variables.insert(name.to_owned(), value);
@@ -195,10 +200,13 @@ impl PendingSet {
             Some(Command::List(list)) => self.list(list, options, environment),
             Some(Command::Set(command)) => self.set(command),
             Some(Command::Switch { switch, on }) => {
+                let mut answer = Answer::default();
                 for name in switch.iter().flat_map(|switch| switch.variables()) {
-                    self.objects.variables.insert((*name).to_owned(), i64::from(*on));
+                    if let Err(reason) = self.set_variable(name, i64::from(*on)) {
+                        answer.fail(Failure::new(exit::UNAVAILABLE, end, reason));
+                    }
                 }
-                Answer::default()
+                answer
             }
         };
         answer.stderr.splice(0..0, invocation.warnings.iter().cloned());

@@ -267,6 +267,20 @@ fn variables_are_known_bounded_and_some_read_only() {
 }
 
 #[test]
+fn variables_without_effect_stay_at_their_value() {
+    let mut set = PendingSet::new();
+    assert_eq!(set.set_variable("net.inet.ip.dummynet.hash_size", 64), Ok(64), "as it is");
+    let refused = set.set_variable("net.inet.ip.dummynet.hash_size", 256).unwrap_err();
+    assert!(refused.contains("not supported") && refused.contains("follows the number of queues"), "{refused}");
+    assert_eq!(set.variable("net.inet.ip.dummynet.hash_size"), Some(64));
+    let (exit, _, stderr) = said(&mut set, "enable skipto_cache");
+    assert_eq!(exit, 69);
+    assert!(stderr.contains("needs no cache"), "{stderr}");
+    assert_eq!(said(&mut set, "disable one_pass").0, 0);
+    assert_eq!(set.variable("net.inet.ip.fw.one_pass"), Some(0));
+}
+
+#[test]
 fn sets_compare_by_meaning_and_begin_where_another_ended() {
     let commands = ["-q add 100 allow t", "-q add allow", "-q table t add 1.1.1.1", "pipe 1 config bw 8Kbit/s"];
     let set = filled(&commands).rule_set();

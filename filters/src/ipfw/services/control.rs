@@ -20,6 +20,9 @@ use crate::dummynet::{
 };
 use crate::nat::{Limits as NatLimits, Nat, SharedFlows};
 
+/// How long a worker may take to make room for an order.
+const ORDER_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Why an order was not given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceError {
@@ -248,8 +251,16 @@ impl ServiceControl {
         Ok((changes, told))
     }
 
+    /// Gives an order to every worker; where one has too many already, it gets a while to carry them out.
     fn order(&mut self, make: impl Fn(usize) -> Order) -> Result<(), ServiceError> {
+        let until = Instant::now() + ORDER_PATIENCE;
         for (worker, line) in self.lines.iter_mut().enumerate() {
+            while line.orders.is_full() {
+                if Instant::now() >= until {
+                    return Err(ServiceError::Stuck(worker));
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
             line.orders.push(make(worker)).map_err(|_| ServiceError::Stuck(worker))?;
         }
         Ok(())
