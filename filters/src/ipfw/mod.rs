@@ -11,20 +11,23 @@
 //! - [`oracle`] is a plain interpreter that shares no matcher with all this; tests hold one against the other, and plant faults
 //!   ([`fault`]) to see that they would notice.
 //!
-//! A bound: rules that call each other without end drop the packet after 4,096 jumps. FreeBSD has none.
+//! Bounds: a packet is sent to the rules of at most 16 states. Rules that call each other without end drop the packet after 4,096 jumps. FreeBSD has none.
 
 pub mod around;
 pub mod classify;
 pub mod compile;
 pub mod counters;
+mod dispose;
 pub mod dynamic;
 pub mod edit;
 pub mod execute;
 pub mod fault;
+mod forwarding;
 pub mod header;
 pub mod interval;
 #[cfg(any(test, feature = "testing"))]
 pub mod judge;
+mod keepalive;
 pub mod live;
 pub mod log;
 pub mod memo;
@@ -35,8 +38,11 @@ mod planted;
 pub mod program;
 mod refuse;
 pub mod residual;
+pub mod services;
+pub mod shape;
 pub mod stage;
 pub mod table;
+mod translate;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod trie;
