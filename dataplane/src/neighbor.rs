@@ -230,7 +230,12 @@ mod tests {
         let mut asked = 0;
         queues.poll(1_500_000_000, |_, _| NeighborState::Unresolved, |_, _, _| panic!("still waits"), |_| asked += 1);
         assert_eq!(asked, 1);
-        queues.poll(WAIT + 7, |_, _| NeighborState::Unresolved, |_, p, o| failed.push((p.frame.head()[0], o).0), |_| ());
+        queues.poll(
+            WAIT + 7,
+            |_, _| NeighborState::Unresolved,
+            |_, p, o| failed.push((p.frame.head()[0], o).0),
+            |_| (),
+        );
         assert_eq!((failed, queues.held()), (vec![5], 0));
         // The kernel gave up: long before the time is up, and only what waits for that neighbour.
         assert!(!queues.fail(key(1)), "nothing waits for it");

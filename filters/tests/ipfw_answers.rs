@@ -22,7 +22,12 @@ fn both_ends_of_an_idle_connection_are_asked() {
         let mut gateway = Gateway::new(
             workers,
             // States see each packet once: an end whose last packet was seen twice has answered already, for FreeBSD and for us.
-            &["add 50 allow ip from any to any out", "add 100 check-state", "add 200 allow tcp from any to any setup keep-state", "add 300 deny tcp from any to any"],
+            &[
+                "add 50 allow ip from any to any out",
+                "add 100 check-state",
+                "add 200 allow tcp from any to any setup keep-state",
+                "add 300 deny tcp from any to any",
+            ],
         );
         let there = |flags, sequence, acknowledgement| {
             between(host, peer, 6, &Tcp { sequence, acknowledgement, ..Tcp::new((5000, 80), flags) }.bytes())
@@ -49,11 +54,17 @@ fn both_ends_of_an_idle_connection_are_asked() {
         let (segment, right) = transport(&to_host[0]);
         assert!(right);
         assert_eq!(segment[..4], [0, 80, 0x13, 0x88]);
-        assert_eq!((segment[4..8].to_vec(), segment[8..12].to_vec()), (900u32.to_be_bytes().to_vec(), 101u32.to_be_bytes().to_vec()));
+        assert_eq!(
+            (segment[4..8].to_vec(), segment[8..12].to_vec()),
+            (900u32.to_be_bytes().to_vec(), 101u32.to_be_bytes().to_vec())
+        );
         assert_eq!((segment[13], segment.len()), (16, 20), "ACK alone");
         let (segment, right) = transport(&to_peer[0]);
         assert!(right);
-        assert_eq!((segment[4..8].to_vec(), segment[8..12].to_vec()), (100u32.to_be_bytes().to_vec(), 901u32.to_be_bytes().to_vec()));
+        assert_eq!(
+            (segment[4..8].to_vec(), segment[8..12].to_vec()),
+            (100u32.to_be_bytes().to_vec(), 901u32.to_be_bytes().to_vec())
+        );
         // An answer of both ends keeps the state.
         assert_eq!(gateway.send(LAN, there(16, 101, 901)).len(), 1);
         assert_eq!(gateway.send(WAN, back(16, 901, 101)).len(), 1);

@@ -56,9 +56,8 @@ fn a_next_hop_that_is_not_known_is_asked_for_and_packets_wait_in_order() {
     for case in cases() {
         for hook in ["in recv lan", "out xmit wan"] {
             let rule = format!("add 100 fwd {} ip from any to any {hook}", case.text);
-            let mut gateway = Gateway::with(1, &[&rule, "add 200 allow ip from any to any"], |builder| {
-                builder.host([1000; 4], 64)
-            });
+            let mut gateway =
+                Gateway::with(1, &[&rule, "add 200 allow ip from any to any"], |builder| builder.host([1000; 4], 64));
             for port in 1..=3 {
                 assert!(gateway.send(LAN, between(case.host, case.peer, 17, &udp((port, 53), 20))).is_empty());
             }
@@ -78,8 +77,10 @@ fn a_next_hop_that_is_not_known_is_asked_for_and_packets_wait_in_order() {
 
 #[test]
 fn a_next_hop_behind_a_gateway_goes_to_that_gateway_and_packets_for_the_box_go_on() {
-    let mut gateway =
-        Gateway::new(1, &["add 100 fwd 203.0.113.9 ip from any to any in recv lan", "add 200 allow ip from any to any"]);
+    let mut gateway = Gateway::new(
+        1,
+        &["add 100 fwd 203.0.113.9 ip from any to any in recv lan", "add 200 allow ip from any to any"],
+    );
     let sent = gateway.send(LAN, between(HOST.into(), PEER.into(), 17, &udp((1, 53), 20)));
     assert_eq!(sent[0][..6], [2, 0, 0, 0, 9, 9], "by the default route");
     let sent = gateway.send(LAN, between(HOST.into(), [10, 0, 0, 1].into(), 17, &udp((1, 53), 20)));

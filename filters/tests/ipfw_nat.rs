@@ -10,11 +10,8 @@ use gateway::*;
 
 const ALIAS: [u8; 4] = [192, 0, 2, 1];
 
-const RULES: [&str; 3] = [
-    "nat 1 config if wan deny_in",
-    "add 100 nat 1 ip4 from any to any via wan",
-    "add 200 allow ip from any to any",
-];
+const RULES: [&str; 3] =
+    ["nat 1 config if wan deny_in", "add 100 nat 1 ip4 from any to any via wan", "add 200 allow ip from any to any"];
 
 fn addresses(frame: &[u8]) -> ([u8; 4], [u8; 4]) {
     (frame[26..30].try_into().unwrap(), frame[30..34].try_into().unwrap())

@@ -17,7 +17,9 @@ fn packet6(port: u16, data: usize) -> Vec<u8> {
 
 #[test]
 fn a_pipe_delays_packets_of_both_families_at_both_hooks() {
-    for (hook, frame) in [("in", packet(1, 20)), ("out", packet(1, 20)), ("in", packet6(1, 20)), ("out", packet6(1, 20))] {
+    for (hook, frame) in
+        [("in", packet(1, 20)), ("out", packet(1, 20)), ("in", packet6(1, 20)), ("out", packet6(1, 20))]
+    {
         let pipe = format!("add 100 pipe 1 ip from any to any {hook} via {}", if hook == "in" { "lan" } else { "wan" });
         let mut gateway = Gateway::new(1, &["pipe 1 config delay 50", &pipe, "add 200 allow ip from any to any"]);
         assert!(gateway.send(LAN, frame.clone()).is_empty());
@@ -38,8 +40,14 @@ fn a_pipe_delays_packets_of_both_families_at_both_hooks() {
 #[test]
 fn a_pipe_keeps_its_rate_and_counts_what_its_queue_has_no_room_for() {
     // 800 bytes of IP at 8 Mbit/s: a packet each 0.8 ms.
-    let mut gateway =
-        Gateway::new(1, &["pipe 1 config bw 8Mbit/s queue 10", "add 100 pipe 1 ip from any to any in", "add 200 allow ip from any to any"]);
+    let mut gateway = Gateway::new(
+        1,
+        &[
+            "pipe 1 config bw 8Mbit/s queue 10",
+            "add 100 pipe 1 ip from any to any in",
+            "add 200 allow ip from any to any",
+        ],
+    );
     for port in 0..20 {
         assert!(gateway.send(LAN, packet(port, 800 - 28)).is_empty());
     }
@@ -134,7 +142,11 @@ fn two_workers_share_one_pipe_and_packets_come_home() {
             passed += gateway.world.collect(WAN).len();
             assert_eq!((passed, gateway.held()), (40, 0), "pipe {pipe}");
             let status = gateway.status(false);
-            assert_eq!(status.pipes.iter().map(|pipe| pipe.number).collect::<Vec<_>>(), [pipe], "told by its owner alone");
+            assert_eq!(
+                status.pipes.iter().map(|pipe| pipe.number).collect::<Vec<_>>(),
+                [pipe],
+                "told by its owner alone"
+            );
             assert_eq!((status.totals.offered, status.totals.passed), (40, 40));
             gateway.close();
         }
@@ -146,7 +158,11 @@ fn configuration_loses_no_held_packet_and_deletion_counts_them() {
     for workers in [1, 2] {
         let mut gateway = Gateway::new(
             workers,
-            &["pipe 1 config bw 8Mbit/s queue 50", "add 100 pipe 1 ip from any to any in", "add 200 allow ip from any to any"],
+            &[
+                "pipe 1 config bw 8Mbit/s queue 50",
+                "add 100 pipe 1 ip from any to any in",
+                "add 200 allow ip from any to any",
+            ],
         );
         for port in 0..20 {
             assert!(gateway.send(LAN, packet(port, 800 - 28)).is_empty());
@@ -175,8 +191,7 @@ fn configuration_loses_no_held_packet_and_deletion_counts_them() {
 #[test]
 fn what_is_held_at_the_end_is_given_up() {
     for workers in [1, 2] {
-        let mut gateway =
-            Gateway::new(workers, &["pipe 1 config delay 1000", "add 100 pipe 1 ip from any to any"]);
+        let mut gateway = Gateway::new(workers, &["pipe 1 config delay 1000", "add 100 pipe 1 ip from any to any"]);
         for port in 0..10 {
             assert!(gateway.send_at(LAN, 0, packet(port, 20)).is_empty());
         }

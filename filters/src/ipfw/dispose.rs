@@ -35,7 +35,14 @@ enum Onward {
 
 impl Ipfw {
     /// A packet that takes more than a counter and a verdict, from an entry on; `key` is its key.
-    pub(super) fn judge_from(&mut self, hook: Hook, key: u64, start: u32, packet: &mut Packet, context: &mut Context<'_>) {
+    pub(super) fn judge_from(
+        &mut self,
+        hook: Hook,
+        key: u64,
+        start: u32,
+        packet: &mut Packet,
+        context: &mut Context<'_>,
+    ) {
         let mut notes = self.holdings.notes.of(packet);
         let (mut key, mut start) = (key, start);
         for _ in 0..ROUNDS_MAX {
@@ -57,8 +64,8 @@ impl Ipfw {
                 Onward::End => return,
                 Onward::Again(entry) => start = entry,
             }
-            key = self.program.classifier.packet_key(packet, false)
-                + self.program.classifier.interface_key(packet, hook);
+            key =
+                self.program.classifier.packet_key(packet, false) + self.program.classifier.interface_key(packet, hook);
         }
         packet.judge(Verdict::Drop(DropReason::Filter));
     }
@@ -159,7 +166,8 @@ impl Ipfw {
         let facts = self.program.rules.get(rule as usize);
         Resume {
             number: facts.map_or(0, |facts| facts.number),
-            rule: facts.map_or_else(RuleRef::default, |facts| RuleRef { index: facts.slot, generation: facts.generation }),
+            rule: facts
+                .map_or_else(RuleRef::default, |facts| RuleRef { index: facts.slot, generation: facts.generation }),
             index: rule,
             generation: self.generation,
         }

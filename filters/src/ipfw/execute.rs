@@ -122,7 +122,15 @@ pub fn walk<E: Effects>(
     start: u32,
     around: &mut E,
 ) -> Outcome {
-    let mut run = Run { walk, program, around, argument: TableValue::default(), probed: None, found: None, state_jumps: STATE_JUMPS_MAX };
+    let mut run = Run {
+        walk,
+        program,
+        around,
+        argument: TableValue::default(),
+        probed: None,
+        found: None,
+        state_jumps: STATE_JUMPS_MAX,
+    };
     let mut start = start;
     // Rule that still sees the value of the table look-up that led to it.
     let mut carry = NO_ENTRY;

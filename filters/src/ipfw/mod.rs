@@ -42,7 +42,7 @@ pub mod services;
 pub mod shape;
 pub mod stage;
 pub mod table;
-mod translate;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod translate;
 pub mod trie;

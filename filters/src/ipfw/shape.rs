@@ -67,12 +67,7 @@ impl PipeChange {
     ///
     /// # Errors
     /// As [`Shaper::configure`] and [`Shaper::delete`] have them.
-    pub fn make<T>(
-        &self,
-        shaper: &mut Shaper<T>,
-        now: Nanos,
-        outlet: &mut impl Outlet<T>,
-    ) -> Result<(), ConfigError> {
+    pub fn make<T>(&self, shaper: &mut Shaper<T>, now: Nanos, outlet: &mut impl Outlet<T>) -> Result<(), ConfigError> {
         match self {
             PipeChange::Configure(config) => shaper.configure(config, now, outlet),
             PipeChange::Delete(target) => shaper.delete(*target, now, outlet),

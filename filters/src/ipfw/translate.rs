@@ -96,13 +96,7 @@ impl Translations {
     }
 
     /// `nat N`; [`Translation::Unchanged`] where there is no such instance: the rules have looked before.
-    pub fn translate(
-        &mut self,
-        number: u32,
-        packet: &mut Packet,
-        hook: Hook,
-        context: &Context<'_>,
-    ) -> Translation {
+    pub fn translate(&mut self, number: u32, packet: &mut Packet, hook: Hook, context: &Context<'_>) -> Translation {
         let Ok(at) = self.place(number) else { return Translation::Unchanged };
         let Some(instance) = self.instances.get_mut(at) else { return Translation::Unchanged };
         let ports = &context.shared.ports;

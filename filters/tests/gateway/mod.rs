@@ -103,8 +103,16 @@ impl Gateway {
         }
         world.table.neighbor_set(LAN, HOST.into(), mac(7)).unwrap();
         world.table.neighbor_set(LAN, "2001:db8:a::7".parse().unwrap(), mac(7)).unwrap();
-        let mut gateway =
-            Gateway { world, live, control, set: PendingSet::new(), shared, tables, names: Names::default(), places: Vec::new() };
+        let mut gateway = Gateway {
+            world,
+            live,
+            control,
+            set: PendingSet::new(),
+            shared,
+            tables,
+            names: Names::default(),
+            places: Vec::new(),
+        };
         gateway.run(commands);
         gateway
     }

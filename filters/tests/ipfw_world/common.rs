@@ -54,6 +54,12 @@ pub fn open<S: AsRef<str>>(commands: &[S], workers: usize) -> Gateway {
     Gateway::new(&plan().on(workers), &accepting(commands))
 }
 
+/// The same, with default routes from the start if rules ask for routes.
+pub fn routed<S: AsRef<str>>(commands: &[S], routes: bool, workers: usize) -> Gateway {
+    let plan = if routes { plan().with_default_routes() } else { plan() };
+    Gateway::new(&plan.on(workers), &accepting(commands))
+}
+
 /// IPv4 from client to server.
 pub fn v4() -> V4 {
     V4::new(CLIENT, SERVER)

@@ -190,22 +190,28 @@ struct Case {
     yes: Option<Shot>,
     /// One that it is not about; None where it is about all.
     no: Option<Shot>,
+    /// Whether it asks for routes.
+    routes: bool,
     /// What it shows beside the tests in it.
     also: Option<&'static str>,
 }
 
 fn case(rule: &'static str, yes: Vec<u8>, no: Vec<u8>) -> Case {
-    Case { before: vec![], rule, yes: Some(wire(yes)), no: Some(wire(no)), also: None }
+    Case { before: vec![], rule, yes: Some(wire(yes)), no: Some(wire(no)), routes: false, also: None }
 }
 
 fn never(rule: &'static str) -> Case {
-    Case { before: vec![], rule, yes: None, no: Some(wire(udp4((1000, 53)))), also: None }
+    Case { before: vec![], rule, yes: None, no: Some(wire(udp4((1000, 53)))), routes: false, also: None }
 }
 
 impl Case {
     fn after(mut self, commands: &[&'static str]) -> Case {
         self.before.extend(commands);
         self
+    }
+
+    fn routes(self) -> Case {
+        Case { routes: true, ..self }
     }
 
     fn also(self, name: &'static str) -> Case {
@@ -297,8 +303,8 @@ fn places() -> Vec<Case> {
         Case { no: Some(to_me()), ..case("ip from any to any out", udp4((1, 2)), vec![]) },
         case("ip from any to any out xmit em1", udp4((1, 2)), to("192.168.5.9")),
         Case { no: Some(own()), ..case("ip from any to any recv em0", udp4((1, 2)), vec![]) },
-        Case { no: Some(own()), ..case("ip from any to any recv any", udp4((1, 2)), vec![]) },
-        Case { no: Some(to_me()), ..case("ip from any to any xmit any", udp4((1, 2)), vec![]) },
+        // What comes from the host came in by nothing.
+        Case { yes: Some(own()), ..case("ip from any to any out not recv any", vec![], udp4((1, 2))) },
         case("ip from any to any via igb0", to("192.168.5.9"), udp4((1, 2))),
         case("ip from any to any via igb*", to("192.168.5.9"), udp4((1, 2))),
         case("ip from any to any via 192.168.5.1", to("192.168.5.9"), udp4((1, 2))),
@@ -306,13 +312,13 @@ fn places() -> Vec<Case> {
         case("ip from any to any via table(i)", to("192.168.5.9"), udp4((1, 2)))
             .after(&["table i create type iface", "table i add igb0"]),
         case("ip from any to any not xmit em1 out", to("192.168.5.9"), udp4((1, 2))),
-        case("ip from any to any not verrevpath in", from("198.51.100.9"), udp4((1, 2))),
-        case("ip from any to any verrevpath in", from("2001:db8:1::9"), from("2001:db8:2::9")),
-        case("ip from any to any verrevpath in", udp4((1, 2)), from("198.51.100.9")),
+        case("ip from any to any not verrevpath in", from("198.51.100.9"), udp4((1, 2))).routes(),
+        case("ip from any to any verrevpath in", from("2001:db8:1::9"), from("2001:db8:2::9")).routes(),
+        case("ip from any to any verrevpath in", udp4((1, 2)), from("198.51.100.9")).routes(),
         // The default route does not count, an attached network does.
-        case("ip from any to any versrcreach", udp4((1, 2)), from("192.0.2.77")),
-        case("ip from any to any not antispoof in", from("192.168.5.77"), udp4((1, 2))),
-        case("ip from any to any antispoof in", from("192.0.2.77"), from("192.168.5.77")),
+        case("ip from any to any versrcreach in", udp4((1, 2)), from("192.0.2.77")).routes(),
+        case("ip from any to any not antispoof in", from("192.168.5.77"), udp4((1, 2))).routes(),
+        case("ip from any to any antispoof in", from("192.0.2.77"), from("192.168.5.77")).routes(),
         Case { no: None, ..case("ip from any to any fib 0", udp4((1, 2)), vec![]) },
         case("ip from any to any tagged 5-7,9", udp4((1, 53)), udp4((1, 54)))
             .after(&["add 50 count tag 7 udp from any to any dst-port 53"]),
@@ -324,7 +330,7 @@ fn places() -> Vec<Case> {
             "table t add 10.0.0.9 6",
             "add 50 count tag 5 ip from any to any",
         ]),
-        case("ip from any to any mark 0x14:0xf", udp4((1, 53)), udp4((1, 54)))
+        case("ip from any to any mark 0x4:0xf", udp4((1, 53)), udp4((1, 54)))
             .after(&["add 50 setmark 0x34 udp from any to any dst-port 53"]),
         never("ip from any to any uid 0"),
         never("ip from any to any jail 1"),
@@ -361,8 +367,6 @@ fn headers() -> Vec<Case> {
         case("ip from any to any in ipttl 60-64", udp4((1, 2)), with4(V4 { ttl: 65, ..v4() })),
         // The out pass sees it one less.
         case("ip from any to any out ipttl 64", with4(V4 { ttl: 65, ..v4() }), udp4((1, 2))),
-        case("ip from table(n) to any ipttl tablearg in", udp4((1, 2)), with4(V4 { ttl: 65, ..v4() }))
-            .after(&["table n create type addr", "table n add 10.0.0.0/24 64"]),
         case("ip from any to any ipversion 6", with6(v6()), udp4((1, 2))),
         case("ip from any to any ipoptions rr,!lsrr", options(&[7, 7, 4, 0, 0, 0, 0]), udp4((1, 2))),
         case("ip from any to any ipprecedence 5", tos(0xa4), tos(0x84)),
@@ -407,6 +411,15 @@ fn segments() -> Vec<Case> {
     ]
 }
 
+/// An attached host is attached whether its MAC address is known or not.
+#[test]
+#[ignore = "antispoof takes an attached host with a known MAC address for one that is not attached"]
+fn antispoof_knows_neighbours() {
+    let mut gateway = routed(&["add 100 deny ip from any to any not antispoof in"], true, 1);
+    gateway.answer("192.168.5.77".parse().unwrap());
+    assert_eq!(gateway.send(EM0, &from("192.168.5.77")).left().count(), 0, "{}", gateway.list());
+}
+
 #[test]
 fn each_test_with_a_packet_that_matches_and_one_that_does_not() {
     let mut covered = BTreeSet::new();
@@ -422,7 +435,7 @@ fn each_test_with_a_packet_that_matches_and_one_that_does_not() {
         for workers in [1, 2] {
             for (shot, expected) in [(&case.yes, 1), (&case.no, 0)] {
                 let Some(shot) = shot else { continue };
-                let mut gateway = open(&commands, workers);
+                let mut gateway = routed(&commands, case.routes, workers);
                 let seen = gateway.shoot(shot);
                 let passed = seen.left().count() + seen.came_up();
                 if gateway.packets(100) != expected || passed as u64 != 1 - expected {

@@ -204,8 +204,7 @@ impl ServiceControl {
             let owners = Arc::new(Owners::new(self.lines.len(), self.told.owners.iter().copied()));
             self.order(|_| Order::Pipes(changes.clone(), owners.clone()))?;
         }
-        let nats: Vec<u32> =
-            self.told.nats.keys().copied().filter(|number| !set.nats.contains_key(number)).collect();
+        let nats: Vec<u32> = self.told.nats.keys().copied().filter(|number| !set.nats.contains_key(number)).collect();
         if !nats.is_empty() {
             self.order(|_| Order::DeleteNats(nats.clone()))?;
             nats.iter().for_each(|number| drop(self.told.nats.remove(number)));

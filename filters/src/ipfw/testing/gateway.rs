@@ -18,6 +18,7 @@ use ferrule_config::ipfw::pending::{Environment, PendingSet};
 use ferrule_config::ipfw::print::{PrintOptions, print_body};
 use ferrule_config::ipfw::show::rules::{ListContext, RuleRow, list};
 use ferrule_dataplane::fib::{MacAddress, Prefix, RouteKind};
+use ferrule_dataplane::packet::hash::HashSeed;
 use ferrule_dataplane::packet::{Offload, PortId};
 use ferrule_dataplane::quiesce::Domain;
 use ferrule_dataplane::verdict::PuntClass;
@@ -32,6 +33,7 @@ use crate::ipfw::dynamic::{Names, Shared, States};
 use crate::ipfw::live::Live;
 use crate::ipfw::oracle::setup::covers;
 use crate::ipfw::program::{Options, Program};
+use crate::ipfw::services::{self, control::ServiceControl};
 use crate::ipfw::stage::Ipfw;
 use crate::ipfw::table::{AddMode, TableSet};
 
@@ -53,6 +55,9 @@ pub struct Plan {
     pub gateways: Vec<IpAddr>,
     /// Workers.
     pub workers: usize,
+    /// Whether there are default routes from the start. Without, a network gets its route when a packet names it, which is much quicker
+    /// and the same to all rules but those that ask for routes of sources.
+    pub default_routes: bool,
 }
 
 impl Plan {
@@ -74,7 +79,13 @@ impl Plan {
             ports: ports.iter().map(port).collect(),
             gateways: gateways.iter().map(|text| address(text)).collect(),
             workers: 1,
+            default_routes: false,
         }
+    }
+
+    /// The same with default routes from the start, for rules that ask for routes.
+    pub fn with_default_routes(self) -> Plan {
+        Plan { default_routes: true, ..self }
     }
 
     /// The same with so many workers.
@@ -99,7 +110,7 @@ impl Plan {
     }
 }
 
-/// What commands of ipfw(8) come to. Each is the text behind `ipfw`.
+/// What commands of ipfw(8) come to. Each is the text behind `ipfw`, or `sysctl NAME=VALUE`.
 ///
 /// # Errors
 /// What the command says that failed.
@@ -109,6 +120,10 @@ pub fn rule_set<S: AsRef<str>>(commands: &[S]) -> Result<RuleSet, String> {
     let read_file = |path: &str| Err(format!("{path}: not read here"));
     let environment = Environment { language: &language, names: builtin(), hosts: &NoHosts, read_file: &read_file };
     for command in commands {
+        if let Some((name, value)) = command.as_ref().strip_prefix("sysctl ").and_then(|set| set.split_once('=')) {
+            pending.set_variable(name, value.parse().map_err(|_| format!("{value} is no number"))?)?;
+            continue;
+        }
         let mut options = CommandOptions { force: true, quiet: true, ..CommandOptions::default() };
         let answer = pending.run(&CommandLine::from_line(command.as_ref()), &mut options, environment);
         if answer.exit != 0 {
@@ -152,6 +167,8 @@ pub struct Gateway {
     pub tables: TableSet,
     /// What the states of all workers share.
     pub shared: Arc<Shared>,
+    /// Pipes and translation.
+    pub control: ServiceControl,
     plan: Plan,
     live: Arc<Live>,
     names: Names,
@@ -185,7 +202,7 @@ impl Gateway {
             }
         }
         let mut builder =
-            World::builder().workers(plan.workers).buffers(1024, 1024).host([u32::MAX; PuntClass::COUNT], 512);
+            World::builder().workers(plan.workers).buffers(512, 512).host([u32::MAX; PuntClass::COUNT], 512);
         for port in &plan.ports {
             let mut described = PortPlan::new(&port.name);
             for (address, length) in &port.addresses {
@@ -193,16 +210,24 @@ impl Gateway {
             }
             builder = builder.port(described);
         }
+        let seed = HashSeed(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7345);
+        let (mut control, ends) = services::pair(plan.workers, seed);
+        control.follow(set).expect("pipes and translation that make sense");
+        let mut ends = ends.into_iter();
         let (of_workers, states) = (live.clone(), shared.clone());
         let readers: Vec<_> = (0..plan.workers).map(|_| tables.reader()).collect();
         let mut readers = readers.into_iter();
-        let builder = builder.stages(move |worker| {
+        let builder = builder.seed(seed).stages(move |worker| {
             let states = States::new(states.clone(), 4096);
-            let holdings = Holdings::new(states, readers.next().expect("a reader for each worker"), 2 + worker as u64);
+            let tables = readers.next().expect("a reader for each worker");
+            let mut holdings = Holdings::new(states, tables, 2 + worker as u64);
+            holdings.services = ends.next();
             vec![Box::new(Ipfw::new(&of_workers, worker, 1, holdings))]
         });
+        control.settle(set).expect("room for what was ordered");
         let mut gateway = Gateway {
             world: builder.build().expect("a world"),
+            control,
             tables,
             shared,
             plan: plan.clone(),
@@ -214,13 +239,14 @@ impl Gateway {
             queue: 0,
         };
         for hop in &plan.gateways {
-            let port = PortId(plan.attached(*hop).expect("a next hop in an attached network") as u16);
             gateway.answer(*hop);
-            let all: Prefix = match hop {
+            let all = match hop {
                 IpAddr::V4(_) => Prefix::V4 { address: 0, length: 0 },
                 IpAddr::V6(_) => Prefix::V6 { address: 0, length: 0 },
             };
-            gateway.world.table.route_replace(all, 0, RouteKind::via(port, *hop)).expect("a default route");
+            if plan.default_routes {
+                gateway.route(all, *hop);
+            }
         }
         gateway
     }
@@ -236,8 +262,10 @@ impl Gateway {
     /// Puts other rules in force. Those that were there before keep their counters.
     pub fn replace(&mut self, set: &RuleSet) {
         let Gateway { plan, tables, names, rules, next_place, .. } = self;
+        self.control.follow(set).expect("pipes and translation that make sense");
         let program = build(plan, set, tables, names, rules, next_place);
         self.live.replace(program);
+        self.control.settle(set).expect("room for what was ordered");
     }
 
     /// The box.
@@ -246,15 +274,44 @@ impl Gateway {
     }
 
     /// Makes an address of an attached network answer.
-    fn answer(&mut self, address: IpAddr) {
-        if self.plan.is_own(address) || !self.neighbors.insert(address) {
+    ///
+    /// # Panics
+    /// When there is no room for it.
+    pub fn answer(&mut self, address: IpAddr) {
+        if self.plan.is_own(address) {
             return;
         }
-        if let Some(port) = self.plan.attached(address) {
+        if let Some(port) = self.plan.attached(address)
+            && self.neighbors.insert(address)
+        {
             self.world
                 .table
                 .neighbor_set(PortId(port as u16), address, Some(MacAddress(MAC)))
                 .expect("room for a neighbour");
+        }
+    }
+
+    fn route(&mut self, prefix: Prefix, hop: IpAddr) {
+        let port = PortId(self.plan.attached(hop).expect("a next hop in an attached network") as u16);
+        self.world.table.route_replace(prefix, 0, RouteKind::via(port, hop)).expect("room for a route");
+    }
+
+    /// Makes a way to a far address.
+    fn lead(&mut self, address: IpAddr) {
+        let is_group = match address {
+            IpAddr::V4(address) => address.is_multicast() || address.is_broadcast(),
+            IpAddr::V6(address) => address.is_multicast(),
+        };
+        if self.plan.default_routes
+            || is_group
+            || self.plan.attached(address).is_some()
+            || !self.neighbors.insert(address)
+        {
+            return;
+        }
+        let hop = self.plan.gateways.iter().find(|hop| hop.is_ipv4() == address.is_ipv4()).copied();
+        if let Some(hop) = hop {
+            self.route(Prefix::host(address), hop);
         }
     }
 
@@ -310,8 +367,14 @@ impl Gateway {
 
     fn address(&mut self, port: usize, frame: &mut [u8]) {
         let ends = ends_of(frame);
-        for address in ends.into_iter().flat_map(|(source, destination)| [source, destination]) {
-            self.answer(address);
+        if let Some((source, destination)) = ends {
+            // Who pretends to be elsewhere is not made known there.
+            if self.plan.attached(source).is_none_or(|attached| attached == port) {
+                self.answer(source);
+                self.lead(source);
+            }
+            self.answer(destination);
+            self.lead(destination);
         }
         let mac = self.world.mac(PortId(port as u16)).0;
         let mac = ends.map_or(mac, |(_, destination)| group_mac(destination).unwrap_or(mac));

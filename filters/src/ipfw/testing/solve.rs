@@ -322,7 +322,9 @@ impl Wishes {
                 6 => {
                     let segments =
                         ports.iter().flat_map(|ports| self.flags.iter().map(|flags| Tcp::new(*ports, *flags)));
-                    segments.map(|segment| (6, segment.bytes())).collect()
+                    // What opens a connection names a largest segment.
+                    let options = |flags: u8| if flags & 2 != 0 { vec![2, 4, 5, 0xb4] } else { vec![] };
+                    segments.map(|segment| (6, Tcp { options: options(segment.flags), ..segment }.bytes())).collect()
                 }
                 17 => ports.iter().map(|ports| (17, udp(*ports, 8))).collect(),
                 1 if v4 => self.icmp.iter().map(|kinds| (1, icmp(kinds.0, 0))).collect(),

@@ -135,7 +135,9 @@ impl Twin {
             Fate::Ended(_) => up == 0,
             Fate::NoWay => true,
         };
-        if same && gateway.counters() == self.counters() {
+        // The error that answers a refused packet is judged as well, which nothing here does.
+        let answered = matches!(fate, Fate::Ended(Verdict::Unreach { .. } | Verdict::Unreach6 { .. }));
+        if same && (answered || gateway.counters() == self.counters()) {
             return Ok(fate);
         }
         let wanted = gateway.rules().zip(gateway.counters()).zip(self.counters());
