@@ -95,6 +95,12 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Show the running gateway's ports, routes, neighbors, workers, drops or statistics
     Show(ShowArgs),
+    /// The firewall's command, as FreeBSD's ipfw(8)
+    #[command(disable_help_flag = true)]
+    Ipfw(ArgumentsAsTheyAre),
+    /// Read and set the firewall's variables (net.inet.ip.fw.*)
+    #[command(disable_help_flag = true)]
+    Sysctl(ArgumentsAsTheyAre),
     /// Read the configuration again and put it in force
     Reload(ReloadArgs),
     /// Put a configuration in force, to be taken back unless confirmed
@@ -123,6 +129,14 @@ pub enum Command {
     /// Drop privileges as the daemon does and try what must then fail
     #[command(hide = true)]
     PrivilegeTest(PrivilegeTestArgs),
+}
+
+/// Arguments that are another program's own.
+#[derive(Clone, Debug, Args)]
+pub struct ArgumentsAsTheyAre {
+    /// As that program takes them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+    pub arguments: Vec<std::ffi::OsString>,
 }
 
 /// `ferrule run`.

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! What a rule that was understood is told: that it can never match, or that it asks for what is not there.
 
-use super::ast::{Action, Addresses, Block, OwnerKind, Range, Rule, Side, Test};
+use super::ast::{Action, Addresses, Block, ForwardTo, OwnerKind, Range, Rule, Side, Test};
 use crate::diagnostic::Diagnostic;
 use crate::span::Span;
 
@@ -25,6 +25,25 @@ pub fn unsupported(rule: &Rule) -> Vec<Diagnostic> {
     let sockets = "packets are not handed to programs through divert sockets";
     let graph = "there is no netgraph";
     match &rule.action {
+        Action::Forward(to) => {
+            let sockets = "packets are not handed to sockets of this box";
+            let (local, port) = match to {
+                ForwardTo::V4(address, port) => (address.is_loopback(), *port),
+                ForwardTo::V6(address, _, port) => (address.is_loopback(), *port),
+                ForwardTo::Table(port) => (false, *port),
+            };
+            if local {
+                refuse("fwd to a local address", sockets, "to reach a service of this box use nat with redirect_port")
+            } else if port != 0 {
+                refuse(
+                    "fwd with a port",
+                    sockets,
+                    "a next hop is an address alone; to change a port use nat with redirect_port",
+                )
+            } else {
+                Vec::new()
+            }
+        }
         Action::Divert(_) => refuse("divert", sockets, "for translation use nat instead of natd"),
         Action::Tee(_) => refuse("tee", sockets, "to see packets use log, which writes a pcap"),
         Action::Netgraph(_) => refuse("netgraph", graph, "remove the rule"),

@@ -349,7 +349,18 @@ fn what_cannot_be_put_in_force_parses_and_says_why() {
         assert!(refused[0].message.contains("is not supported"), "{word}: {refused:?}");
         assert!(refused[0].hint.is_some());
     }
-    assert_eq!(unsupported(&rule("fwd 127.0.0.1,8080 tcp from any to any")), []);
+    for (to, refused) in [
+        ("127.0.0.1", true),
+        ("::1", true),
+        ("127.0.0.1,8080", true),
+        ("192.0.2.9,8080", true),
+        ("tablearg,8080", true),
+        ("192.0.2.9", false),
+        ("2001:db8::9", false),
+        ("tablearg", false),
+    ] {
+        assert_eq!(unsupported(&rule(&format!("fwd {to} tcp from any to any"))).len(), usize::from(refused), "{to}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! as it is now: at once, or when the packet comes out of its pipe.
 
 use ferrule_dataplane::batch::{BATCH_MAX, Batch};
-use ferrule_dataplane::packet::Packet;
+use ferrule_dataplane::packet::{Family, Packet, hash};
 use ferrule_dataplane::stage::{Context, Hook};
 use ferrule_dataplane::verdict::{DropReason, Verdict};
 
@@ -14,9 +14,10 @@ use super::dynamic::RuleRef;
 use super::execute::{self, Decision, Walk, bytes_of};
 use super::forwarding;
 use super::notes::Notes;
+use super::reassemble::Reassembly;
 use super::refuse;
 use super::shape::{Held, Resume};
-use super::stage::Ipfw;
+use super::stage::{Ipfw, is_judged};
 use super::translate;
 use crate::dummynet::{Outcome, Target};
 use crate::nat::Translation;
@@ -34,23 +35,26 @@ enum Onward {
 }
 
 impl Ipfw {
-    /// A packet that takes more than a counter and a verdict, from an entry on; `key` is its key.
+    /// A packet that takes more than a counter and a verdict, from an entry on; `key` is its key in this pass. `layer2` is whether it is the link
+    /// layer's pass.
     pub(super) fn judge_from(
         &mut self,
         hook: Hook,
+        layer2: bool,
         key: u64,
         start: u32,
         packet: &mut Packet,
         context: &mut Context<'_>,
     ) {
-        let mut notes = self.holdings.notes.of(packet);
         let (mut key, mut start) = (key, start);
         for _ in 0..ROUNDS_MAX {
+            let mut notes = self.holdings.notes.of(packet);
             notes.mark = 0;
             let before = notes;
-            let bytes = bytes_of(packet);
+            // Of frames that are not IP no byte counts.
+            let bytes = if packet.family == Family::Other { 0 } else { bytes_of(packet) };
             let mut around = Around::new(&mut self.holdings, &self.counters, self.second, context);
-            let mut walk = Walk { packet, key, hook, layer2: false, notes: &mut notes, bytes };
+            let mut walk = Walk { packet, key, hook, layer2, notes: &mut notes, bytes };
             let (decision, rule) = execute::walk(&self.program, &mut self.memo, &mut walk, start, &mut around);
             if notes != before {
                 self.holdings.notes.keep(packet, &notes);
@@ -60,7 +64,7 @@ impl Ipfw {
                 self.holdings.notes.keep(packet, &notes);
                 return;
             }
-            match self.dispose(hook, decision, rule, packet, &notes, context) {
+            match self.dispose(hook, layer2, decision, rule, packet, &notes, context) {
                 Onward::End => return,
                 Onward::Again(entry) => start = entry,
             }
@@ -70,9 +74,17 @@ impl Ipfw {
         packet.judge(Verdict::Drop(DropReason::Filter));
     }
 
+    /// The key of a packet in a pass.
+    pub(super) fn key(&self, hook: Hook, layer2: bool, packet: &Packet) -> u64 {
+        let classifier = &self.program.classifier;
+        classifier.packet_key(packet, layer2) + classifier.interface_key(packet, hook)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a decision, and all that it was made about")]
     fn dispose(
         &mut self,
         hook: Hook,
+        layer2: bool,
         decision: Decision,
         rule: Option<u32>,
         packet: &mut Packet,
@@ -84,12 +96,19 @@ impl Ipfw {
             Decision::Unreach(..) | Decision::Unreach6(_) | Decision::Reset | Decision::Abort => {
                 refuse::answer(decision, packet, context);
             }
-            Decision::Pipe(number) => return self.shape(hook, Target::Pipe(number), rule, packet, notes, context),
-            Decision::Queue(number) => return self.shape(hook, Target::Queue(number), rule, packet, notes, context),
+            Decision::Pipe(number) => {
+                return self.shape((hook, layer2), Target::Pipe(number), rule, packet, notes, context);
+            }
+            Decision::Queue(number) => {
+                return self.shape((hook, layer2), Target::Queue(number), rule, packet, notes, context);
+            }
+            // FreeBSD's hook of the link layer knows neither and lets the frame pass.
+            Decision::Nat(_) | Decision::NatGlobal | Decision::Reassemble if layer2 => return Onward::End,
             Decision::Nat(number) => return self.translate(hook, Some(number), rule, packet, context),
             Decision::NatGlobal => return self.translate(hook, None, rule, packet, context),
             // What is not there drops, as FreeBSD does without the module.
-            Decision::Deny | Decision::Forward(..) | Decision::Reassemble | Decision::Outside(..) => {}
+            Decision::Reassemble => return self.reassemble(hook, rule, packet, context),
+            Decision::Deny | Decision::Forward(..) | Decision::Outside(..) => {}
         }
         packet.judge(Verdict::Drop(DropReason::Filter));
         Onward::End
@@ -131,7 +150,7 @@ impl Ipfw {
     /// `pipe N`, `queue N`.
     fn shape(
         &mut self,
-        hook: Hook,
+        (hook, layer2): (Hook, bool),
         target: Target,
         rule: Option<u32>,
         packet: &mut Packet,
@@ -147,7 +166,7 @@ impl Ipfw {
             packet.judge(Verdict::Drop(DropReason::NoBuffer));
             return Onward::End;
         };
-        let held = Held { packet: taken, notes: *notes, hook, home: context.worker, resume };
+        let held = Held { packet: taken, notes: *notes, hook, layer2, home: context.worker, resume };
         match services.pipes.offer(target, held, context) {
             Ok(Outcome::Held) => Onward::End,
             Ok(Outcome::Passed(held)) => {
@@ -160,6 +179,43 @@ impl Ipfw {
                 Onward::End
             }
         }
+    }
+
+    /// `reass`: the search goes on with the whole datagram, on the worker that its flow belongs to.
+    fn reassemble(&mut self, hook: Hook, rule: Option<u32>, packet: &mut Packet, context: &mut Context<'_>) -> Onward {
+        let Some(reassembler) = &mut self.reassembler else {
+            packet.judge(Verdict::Drop(DropReason::Filter));
+            return Onward::End;
+        };
+        match reassembler.add(packet, context) {
+            Reassembly::Waits => return Onward::End,
+            Reassembly::Dropped(reason) => {
+                packet.judge(Verdict::Drop(reason));
+                return Onward::End;
+            }
+            Reassembly::Whole => {}
+        }
+        let resume = rule.map(|rule| self.resume_behind(rule));
+        let Some(services) = self.holdings.services.as_mut().filter(|services| services.pipes.workers() > 1) else {
+            return Onward::Again(self.entry_behind(rule));
+        };
+        let by_hash = hash::owner(hash::of(context.shared.seed, packet), services.pipes.workers());
+        let owner = services.nats.owner_of(packet).unwrap_or(by_hash);
+        if owner == context.worker {
+            return Onward::Again(self.entry_behind(rule));
+        }
+        let notes = self.holdings.notes.of(packet);
+        let Some(whole) = context.hold(packet) else {
+            packet.judge(Verdict::Drop(DropReason::NoBuffer));
+            return Onward::End;
+        };
+        if let Err(held) =
+            services.pipes.send(Held { packet: whole, notes, hook, layer2: false, home: owner, resume }, context)
+        {
+            context.release(packet, held.packet);
+            packet.judge(Verdict::Drop(DropReason::HandoverFull));
+        }
+        Onward::End
     }
 
     fn resume_behind(&self, rule: u32) -> Resume {
@@ -199,7 +255,7 @@ impl Ipfw {
     }
 
     fn go_on(&mut self, held: Held, batch: &mut Batch, context: &mut Context<'_>) {
-        let Held { mut packet, mut notes, hook, resume, .. } = held;
+        let Held { mut packet, mut notes, hook, layer2, resume, .. } = held;
         // The place of its notes may be another packet's by now.
         packet.mark = 0;
         if let Some(resume) = &resume
@@ -209,16 +265,22 @@ impl Ipfw {
             notes.callers = Default::default();
         }
         self.holdings.notes.keep(&mut packet, &notes);
-        if let Some(resume) = resume {
+        if resume.is_some() || layer2 {
             context.unbook_held();
-            let classifier = &self.program.classifier;
-            let key = classifier.packet_key(&packet, false) + classifier.interface_key(&packet, hook);
-            self.judge_from(hook, key, self.entry_of(&resume), &mut packet, context);
+            if let Some(resume) = resume {
+                let key = self.key(hook, layer2, &packet);
+                self.judge_from(hook, layer2, key, self.entry_of(&resume), &mut packet, context);
+            }
+            // Behind the link layer's pass on the way in comes that of IP.
+            if layer2 && hook == Hook::In && is_judged(&packet) {
+                let key = self.key(hook, false, &packet);
+                self.judge_from(hook, false, key, 0, &mut packet, context);
+            }
             match packet.verdict() {
-                Verdict::Forward => context.book_held(),
+                Verdict::Forward | Verdict::Host(_) => context.book_held(),
                 Verdict::Drop(reason) => return context.discard(packet, reason),
                 // It went on into another pipe, and this is the empty buffer that takes its place.
-                Verdict::Held | Verdict::Consumed(_) | Verdict::Host(_) => return context.pool.free(packet.frame),
+                Verdict::Held | Verdict::Consumed(_) => return context.pool.free(packet.frame),
             }
         }
         if let Err(packet) = batch.push(packet) {

@@ -43,6 +43,8 @@ pub struct Held {
     pub notes: Notes,
     /// The hook at which it was taken.
     pub hook: Hook,
+    /// Whether it was taken in the link layer's pass there.
+    pub layer2: bool,
     /// The worker that took it.
     pub home: usize,
     /// Where the rules go on; None: not at all, it has passed the hook (`one_pass`).
@@ -206,6 +208,27 @@ impl Pipes {
         self.owners = owners;
     }
 
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Sends a packet that is booked as held to its home, where it goes on.
+    ///
+    /// # Errors
+    /// The packet, where the lane is full.
+    #[expect(clippy::result_large_err, reason = "the packet itself comes back")]
+    pub fn send(&mut self, held: Held, context: &mut Context<'_>) -> Result<(), Held> {
+        let home = held.home;
+        match self.lane.send(home, Message::Deliver { packet: held, tag: 0 }) {
+            Ok(()) => {
+                context.book_sent();
+                Ok(())
+            }
+            Err(Message::Deliver { packet, .. } | Message::Enqueue { packet, .. }) => Err(packet),
+        }
+    }
+
     /// Whether a pipe or queue is this worker's.
     pub fn owns(&self, target: Target) -> bool {
         self.owners.of(target) == self.worker
@@ -308,10 +331,11 @@ impl Pipes {
         }
     }
 
-    /// How long the worker may sleep: until the next packet is through, and not for long where others may send some.
-    pub fn rests(&self, now: Nanos) -> Nanos {
-        let Some(shaper) = &self.shaper else { return Nanos::MAX };
-        let next = shaper.next_event().map_or(Nanos::MAX, |event| event.saturating_sub(now));
-        if self.workers > 1 { next.min(REST) } else { next }
+    /// How long the worker may sleep: until the next packet is through, and not for long where others may send some, for pipes or
+    /// otherwise (`shares`).
+    pub fn rests(&self, now: Nanos, shares: bool) -> Nanos {
+        let next = self.shaper.as_ref().and_then(|shaper| shaper.next_event());
+        let next = next.map_or(Nanos::MAX, |event| event.saturating_sub(now));
+        if self.workers > 1 && (shares || self.shaper.is_some()) { next.min(REST) } else { next }
     }
 }

@@ -16,13 +16,14 @@ use ferrule_dataplane::verdict::{DropReason, Verdict};
 
 use super::around::{Holdings, facts_of};
 use super::counters::CounterRow;
-use super::dynamic::{Direction, FlowKey, NameFilter, RuleRef, StateIndex};
+use super::dynamic::{Direction, Fate, FlowKey, NameFilter, RuleRef, StateIndex, StateView};
 use super::execute::bytes_of;
 use super::forwarding;
 use super::keepalive::Keepalives;
 use super::live::Live;
 use super::memo::{DENY, Memo, PLAIN, SLOT, TraceId};
-use super::program::Program;
+use super::program::{Act, Program};
+use super::reassemble::Reassembler;
 
 /// The key of what is not judged.
 const NOT_JUDGED: u64 = u64::MAX;
@@ -71,6 +72,10 @@ pub struct Ipfw {
     /// What the holdings counted at the last In hook.
     orphans: u64,
     keepalives: Keepalives,
+    /// Where any rule says `reass`, or has said so.
+    pub(super) reassembler: Option<Box<Reassembler>>,
+    /// How far states of rules that are gone were looked for; None when all were.
+    purging: Option<u32>,
     seed: u64,
     now: u64,
     pub(super) second: u64,
@@ -89,6 +94,8 @@ impl Ipfw {
             memo: Memo::new(&program, seed),
             has_states: program.has_states(),
             orphans: 0,
+            purging: None,
+            reassembler: reassembler_for(&program),
             program,
             holdings,
             keys: Box::new([0; BATCH_MAX]),
@@ -125,6 +132,11 @@ impl Ipfw {
         self.has_states = self.program.has_states();
         self.seen.fill(Seen::default());
         self.found.fill(None);
+        if self.reassembler.is_none() {
+            self.reassembler = reassembler_for(&self.program);
+        }
+        // States of rules that are gone end with them.
+        self.purging = Some(0);
     }
 
     /// The key of a packet; at the Out hook the In hook's, where packet and batch are still the same.
@@ -314,7 +326,29 @@ impl Ipfw {
     /// A packet that takes more than a counter and a verdict, or whose key was not met yet.
     #[inline(never)]
     fn walk(&mut self, hook: Hook, key: u64, packet: &mut Packet, context: &mut Context<'_>) {
-        self.judge_from(hook, key, 0, packet, context);
+        self.judge_from(hook, false, key, 0, packet, context);
+    }
+
+    /// The pass of IP.
+    #[inline(always)]
+    fn judge_batch(&mut self, hook: Hook, batch: &mut Batch, context: &mut Context<'_>) {
+        if self.program.classifier.keys() == 1 {
+            let id = self.memo.find(0);
+            if id & PLAIN != 0 {
+                self.decide_alike(id, batch);
+                return;
+            }
+        }
+        if self.memo.is_near() && !self.has_states {
+            self.decide_at_once(hook, batch, context);
+            return;
+        }
+        self.classify(hook, batch);
+        if self.has_states && hook == Hook::In {
+            self.prefetch_states(batch, context.shared.seed);
+            self.orphans = self.holdings.orphans;
+        }
+        self.decide(hook, batch, context);
     }
 
     /// Carries out what the control side ordered for pipes and NAT.
@@ -328,9 +362,14 @@ impl Ipfw {
     }
 }
 
+/// Memory for `reass`, where any rule needs it.
+fn reassembler_for(program: &Program) -> Option<Box<Reassembler>> {
+    program.entries.iter().any(|entry| entry.act == Act::Reassemble).then(Box::default)
+}
+
 /// Whether the rules see a packet: what still goes on and is IP. Resets that this stage made do not meet it again, as FreeBSD marks them.
 #[inline(always)]
-fn is_judged(packet: &Packet) -> bool {
+pub(super) fn is_judged(packet: &Packet) -> bool {
     packet.goes_on()
         && packet.family != Family::Other
         && !(packet.flags.has(Flags::GENERATED) && matches!(packet.protocol, 6 | 132))
@@ -359,23 +398,14 @@ impl Stage for Ipfw {
         self.follow(context.now);
         // Behind the rules: what is new in them was ordered before.
         self.obey(context);
-        if self.program.classifier.keys() == 1 {
-            let id = self.memo.find(0);
-            if id & PLAIN != 0 {
-                self.decide_alike(id, batch);
-                return;
-            }
+        let layer2 = self.has_layer2();
+        if layer2 && hook == Hook::In {
+            self.link_pass(hook, batch, context);
         }
-        if self.memo.is_near() && !self.has_states {
-            self.decide_at_once(hook, batch, context);
-            return;
+        self.judge_batch(hook, batch, context);
+        if layer2 && hook == Hook::Out {
+            self.link_pass(hook, batch, context);
         }
-        self.classify(hook, batch);
-        if self.has_states && hook == Hook::In {
-            self.prefetch_states(batch, context.shared.seed);
-            self.orphans = self.holdings.orphans;
-        }
-        self.decide(hook, batch, context);
     }
 
     fn poll(&mut self, batch: &mut Batch, context: &mut Context<'_>) {
@@ -386,16 +416,35 @@ impl Stage for Ipfw {
         if let Some(services) = &mut self.holdings.services {
             services.nats.sweep(context.now);
         }
+        if let Some(reassembler) = &mut self.reassembler {
+            reassembler.turn(context);
+        }
+        if let Some(cursor) = &mut self.purging {
+            let program = &self.program;
+            let fate = |state: &StateView| if program.rule_of(state.rule).is_none() { Fate::End } else { Fate::Keep };
+            if self.holdings.states.purge(cursor, SWEEP as u32, fate) {
+                self.purging = None;
+                // What the batches before found may have been one of them.
+                self.holdings.orphans = self.holdings.orphans.wrapping_add(1);
+            }
+        }
+        if let Some(lister) = &mut self.holdings.lister {
+            lister.turn(&self.holdings.states);
+        }
     }
 
     fn close(&mut self, context: &mut Context<'_>) {
         if let Some(services) = &mut self.holdings.services {
             services.pipes.close(context);
         }
+        if let Some(reassembler) = &mut self.reassembler {
+            reassembler.close(context);
+        }
     }
 
     fn rests(&self, now: u64) -> u64 {
-        self.holdings.services.as_ref().map_or(u64::MAX, |services| services.pipes.rests(now))
+        let shares = self.reassembler.is_some();
+        self.holdings.services.as_ref().map_or(u64::MAX, |services| services.pipes.rests(now, shares))
     }
 
     fn next_hop(&self, packet: &Packet) -> Option<IpAddr> {
@@ -412,7 +461,7 @@ impl Stage for Ipfw {
 
     fn passes_plain(&mut self, now: u64) -> bool {
         self.follow(now);
-        self.program.classifier.keys() == 1 && self.memo.find(0) & (PLAIN | DENY) == PLAIN
+        self.program.classifier.keys() == 1 && self.memo.find(0) & (PLAIN | DENY) == PLAIN && !self.has_layer2()
     }
 
     fn passed(&mut self, packets: u64, bytes: u64) {

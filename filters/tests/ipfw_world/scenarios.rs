@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferrule_config::ipfw::table::{TableKey, TableValue};
 use ferrule_filters::ipfw::table::AddMode;
-use ferrule_filters::ipfw::testing::frame::{Tcp, V4, frame};
+use ferrule_filters::ipfw::testing::frame::{Tcp, V4, checksum, frame};
 use ferrule_filters::ipfw::testing::gateway::{Gateway, Plan};
 
 use super::common::*;
@@ -20,8 +20,44 @@ pub fn of_line(script: &str, packet: &str, commands: &[String], workers: usize) 
     match (script, packet) {
         ("dummynet.sh", "flood ping of 1300 bytes + 2 MB TCP echo") => Some(weights(commands, workers)),
         ("dummynet.sh", _) => Some(slow_pipe(commands, workers)),
+        ("fragments.sh", _) => {
+            assert!(large_ping(commands, workers, 1000), "a few fragments are put together");
+            let told = large_ping(commands, workers, 20_000);
+            Some(if told { "a reply" } else { "no reply: too many fragments" })
+        }
         _ => None,
     }
+}
+
+/// Whether an echo request of so many bytes, in fragments of an MTU of 200, comes up to the host whole.
+fn large_ping(commands: &[String], workers: usize, data: usize) -> bool {
+    let mut gateway = Gateway::new(&cable(workers), &accepting(commands));
+    let whole = request(data);
+    let payload = &whole[34..];
+    let fragments: Vec<Vec<u8>> = payload
+        .chunks(176)
+        .enumerate()
+        .map(|(at, chunk)| {
+            let more = if (at + 1) * 176 < payload.len() { 0x2000 } else { 0 };
+            let header =
+                V4 { fragment: more | (at * 22) as u16, ..V4::new([192, 0, 2, 1].into(), [192, 0, 2, 2].into()) };
+            // Behind the checksum of the whole, which no fragment may change.
+            let mut packet = header.packet(253, chunk);
+            packet[9] = 1;
+            packet[10..12].fill(0);
+            let sum = checksum(&[&packet[..20]]);
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            frame(&packet)
+        })
+        .collect();
+    assert!(data < 12_000 || fragments.len() > 64);
+    let seen = gateway.send_all(0, &fragments);
+    let up: Vec<&Vec<u8>> = seen.up.iter().flatten().collect();
+    let is_whole = up.len() == 1 && up[0].len() >= 34 + payload.len() && up[0][34..34 + payload.len()] == *payload;
+    assert!(up.is_empty() || is_whole, "{} frames came up", up.len());
+    gateway.advance(60 * SECOND);
+    gateway.close();
+    is_whole
 }
 
 /// Rules whose packets go to pipes that are not there: FreeBSD drops them as well.
@@ -184,7 +220,7 @@ fn scenario_61_pipes_before_nat_see_the_source_before_nat() {
     gateway.close();
 }
 
-/// `fwd`, `nat`, `nat global`, `pipe` and `queue`, each with a packet that it takes and one that it leaves.
+/// `fwd`, `nat`, `nat global`, `pipe` and `queue` (`reass` is with the expectations), each with a packet that it takes and one that it leaves.
 #[test]
 fn next_hops_translation_and_pipes() {
     for workers in [1, 2] {

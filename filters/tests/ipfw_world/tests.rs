@@ -346,6 +346,24 @@ fn places() -> Vec<Case> {
     ]
 }
 
+/// With passes of the link layer.
+fn link_layer() -> Vec<Case> {
+    let ether = "sysctl net.link.ether.ipfw=1";
+    let from_mac = |last| {
+        let mut frame = udp4((1, 2));
+        frame[6..12].copy_from_slice(&[2, 0, 0, 0, 7, last]);
+        frame
+    };
+    let tables = [ether, "table m create type mac", "table m add 02:00:00:00:07:02"];
+    vec![
+        Case { no: None, ..case("ip from any to any layer2", udp4((1, 2)), vec![]) }.after(&[ether]),
+        case("ip from any to any mac any 02:00:00:00:07:02", from_mac(2), from_mac(3)).after(&[ether]),
+        case("ip from any to any src-mac table(m)", from_mac(2), from_mac(3)).after(&tables),
+        case("ip from any to any lookup src-mac m", from_mac(2), from_mac(3)).after(&tables),
+        case("ip from any to any mac-type 0x86dd", with6(v6()), udp4((1, 2))).after(&[ether]),
+    ]
+}
+
 fn headers() -> Vec<Case> {
     let options = |options: &[u8]| with4(V4 { options: options.to_vec(), ..v4() });
     let class = |class| with6(V6 { class, ..v6() });
@@ -424,7 +442,7 @@ fn antispoof_knows_neighbours() {
 fn each_test_with_a_packet_that_matches_and_one_that_does_not() {
     let mut covered = BTreeSet::new();
     let mut failures = Vec::new();
-    for case in addresses().into_iter().chain(places()).chain(headers()).chain(segments()) {
+    for case in addresses().into_iter().chain(places()).chain(link_layer()).chain(headers()).chain(segments()) {
         let commands: Vec<String> =
             case.before.iter().map(|text| (*text).to_owned()).chain([format!("add 100 deny {}", case.rule)]).collect();
         let set = accepting(&commands);
