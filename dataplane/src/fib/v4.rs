@@ -73,6 +73,13 @@ impl Fib4 {
         self.reader().lookup(dst)
     }
 
+    /// The length of the longest prefix that holds `dst` (host byte order); 0 for a default route, and where none does.
+    pub fn length(&self, dst: u32) -> u8 {
+        let top = self.top(dst);
+        let in_group = || self.group(top & (GROUPS as u32 - 1))[(dst & 0xff) as usize].load(Ordering::Acquire);
+        length_of(if top & GROUP_BIT != 0 { in_group() } else { top })
+    }
+
     /// The first load of a look-up. Done for a whole batch ahead of [`Fib4::finish`], it brings the entries into the
     /// cache while the processor works on other packets. The value is good until the worker is quiescent.
     #[inline(always)]

@@ -129,8 +129,13 @@ impl Surroundings for Around<'_, '_> {
             return true;
         }
         let (kind, leads) = self.way(address);
+        // `versrcreach` is not content with a default route.
+        let is_default = || match address {
+            IpAddr::V4(address) => self.context.shared.fib.v4.length(address.to_bits()) == 0,
+            IpAddr::V6(address) => self.context.shared.fib.v6.length(address.to_bits()) == 0,
+        };
         let has_port = matches!(kind, AdjacencyKind::Forward | AdjacencyKind::Unresolved | AdjacencyKind::Glean);
-        fib == 0 && has_port && port.is_none_or(|port| port == leads)
+        fib == 0 && has_port && port.map_or_else(|| !is_default(), |port| port == leads)
     }
 
     fn roll(&mut self, rule: u32) -> u32 {

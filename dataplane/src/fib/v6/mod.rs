@@ -116,6 +116,15 @@ impl Fib6 {
         self.finish(self.top(dst), dst)
     }
 
+    /// The length of the longest prefix that holds `dst` (host byte order); 0 for a default route, and where none does.
+    pub fn length(&self, dst: u128) -> u8 {
+        let mut entry = self.top(dst);
+        while is_pointer(entry) {
+            entry = self.step(entry, dst);
+        }
+        length_of(entry)
+    }
+
     /// The first two loads of a look-up. Done for a whole batch ahead of [`Fib6::finish`], it brings the entries into
     /// the cache while the processor works on other packets. The value is good until the worker is quiescent.
     #[inline(always)]

@@ -56,6 +56,24 @@ fn via(hops: &[(PortId, &str, u16)]) -> RouteKind {
 }
 
 #[test]
+fn lengths_are_those_of_the_prefixes_that_answer() {
+    let mut table = table();
+    let routes = [("0.0.0.0/0", "192.0.2.9"), ("10.1.0.0/16", "192.0.2.9"), ("10.1.2.128/25", "192.0.2.9")];
+    for (text, hop) in routes.into_iter().chain([("::/0", "2001:db8:b::9"), ("2001:db8:5::/48", "2001:db8:b::9")]) {
+        table.route_replace(prefix(text), 0, via(&[(PortId(1), hop, 1)])).unwrap();
+    }
+    let fib = table.fib();
+    for (address, length) in [("9.9.9.9", 0), ("10.1.9.9", 16), ("10.1.2.127", 16), ("10.1.2.129", 25)] {
+        let IpAddr::V4(v4) = ip(address) else { panic!("{address}") };
+        assert_eq!(fib.v4.length(v4.to_bits()), length, "{address}");
+    }
+    for (address, length) in [("2a00::1", 0), ("2001:db8:5:9::1", 48), ("2001:db8:6::1", 0)] {
+        let IpAddr::V6(v6) = ip(address) else { panic!("{address}") };
+        assert_eq!(fib.v6.length(v6.to_bits()), length, "{address}");
+    }
+}
+
+#[test]
 fn addresses_that_are_never_forwarded_stay_so_under_a_default_route() {
     let mut table = table();
     let fib = table.fib();
