@@ -5,6 +5,7 @@
 //! what the rules make of it, the second decides. Nearly all packets end there, with a counter and a verdict; the rest are walked along
 //! the rules ([`super::execute`]). At the Out hook the keys of the In hook are used again where packet and batch are still the same.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ferrule_dataplane::batch::{BATCH_MAX, Batch};
@@ -13,14 +14,16 @@ use ferrule_dataplane::packet::{Family, Flags, Packet};
 use ferrule_dataplane::stage::{Context, Hook, Stage};
 use ferrule_dataplane::verdict::{DropReason, Verdict};
 
-use super::around::{Around, Holdings, facts_of};
+use super::around::{Holdings, facts_of};
 use super::counters::CounterRow;
 use super::dynamic::{Direction, Fate, FlowKey, NameFilter, RuleRef, StateIndex, StateView};
-use super::execute::{self, Decision, Walk, bytes_of};
+use super::execute::bytes_of;
+use super::forwarding;
+use super::keepalive::Keepalives;
 use super::live::Live;
 use super::memo::{DENY, Memo, PLAIN, SLOT, TraceId};
-use super::program::Program;
-use super::refuse;
+use super::program::{Act, Program};
+use super::reassemble::Reassembler;
 
 /// The key of what is not judged.
 const NOT_JUDGED: u64 = u64::MAX;
@@ -53,13 +56,13 @@ struct Pending {
 /// One worker's ipfw.
 pub struct Ipfw {
     live: Arc<Live>,
-    generation: u64,
-    program: Arc<Program>,
-    counters: CounterRow,
+    pub(super) generation: u64,
+    pub(super) program: Arc<Program>,
+    pub(super) counters: CounterRow,
     worker: usize,
-    memo: Memo,
+    pub(super) memo: Memo,
     /// States, tables, notes and what else rules reach.
-    holdings: Holdings,
+    pub(super) holdings: Holdings,
     keys: Box<[u64; BATCH_MAX]>,
     fresh: bool,
     seen: Box<[Seen; BATCH_MAX]>,
@@ -68,11 +71,14 @@ pub struct Ipfw {
     has_states: bool,
     /// What the holdings counted at the last In hook.
     orphans: u64,
+    keepalives: Keepalives,
+    /// Where any rule says `reass`, or has said so.
+    pub(super) reassembler: Option<Box<Reassembler>>,
     /// How far states of rules that are gone were looked for; None when all were.
     purging: Option<u32>,
     seed: u64,
     now: u64,
-    second: u64,
+    pub(super) second: u64,
 }
 
 impl Ipfw {
@@ -89,12 +95,14 @@ impl Ipfw {
             has_states: program.has_states(),
             orphans: 0,
             purging: None,
+            reassembler: reassembler_for(&program),
             program,
             holdings,
             keys: Box::new([0; BATCH_MAX]),
             fresh: false,
             seen: Box::new([Seen::default(); BATCH_MAX]),
             found: Box::new([None; BATCH_MAX]),
+            keepalives: Keepalives::default(),
             seed,
             now: u64::MAX,
             second: 0,
@@ -124,6 +132,9 @@ impl Ipfw {
         self.has_states = self.program.has_states();
         self.seen.fill(Seen::default());
         self.found.fill(None);
+        if self.reassembler.is_none() {
+            self.reassembler = reassembler_for(&self.program);
+        }
         // States of rules that are gone end with them.
         self.purging = Some(0);
     }
@@ -315,38 +326,23 @@ impl Ipfw {
     /// A packet that takes more than a counter and a verdict, or whose key was not met yet.
     #[inline(never)]
     fn walk(&mut self, hook: Hook, key: u64, packet: &mut Packet, context: &mut Context<'_>) {
-        let mut notes = self.holdings.notes.of(packet);
-        notes.mark = 0;
-        let before = notes;
-        let bytes = bytes_of(packet);
-        let mut around = Around::new(&mut self.holdings, &self.counters, self.second, context);
-        let mut walk = Walk { packet, key, hook, layer2: false, notes: &mut notes, bytes };
-        let (decision, rule) = execute::walk(&self.program, &mut self.memo, &mut walk, 0, &mut around);
-        if notes != before {
-            self.holdings.notes.keep(packet, &notes);
-        }
-        self.carry_out(hook, decision, rule, packet, context);
+        self.judge_from(hook, key, 0, packet, context);
     }
 
-    fn carry_out(
-        &mut self,
-        hook: Hook,
-        decision: Decision,
-        rule: Option<u32>,
-        packet: &mut Packet,
-        context: &mut Context<'_>,
-    ) {
-        let _ = (hook, rule);
-        match decision {
-            Decision::Allow => return,
-            Decision::Unreach(..) | Decision::Unreach6(_) | Decision::Reset | Decision::Abort => {
-                refuse::answer(decision, packet, context);
-            }
-            // What is not there drops, as FreeBSD does without the module.
-            _ => {}
+    /// Carries out what the control side ordered for pipes and NAT.
+    #[inline(always)]
+    fn obey(&mut self, context: &mut Context<'_>) {
+        if let Some(services) = &mut self.holdings.services
+            && services.is_waiting()
+        {
+            services.obey(context);
         }
-        packet.judge(Verdict::Drop(DropReason::Filter));
     }
+}
+
+/// Memory for `reass`, where any rule needs it.
+fn reassembler_for(program: &Program) -> Option<Box<Reassembler>> {
+    program.entries.iter().any(|entry| entry.act == Act::Reassemble).then(Box::default)
 }
 
 /// Whether the rules see a packet: what still goes on and is IP. Resets that this stage made do not meet it again, as FreeBSD marks them.
@@ -378,6 +374,8 @@ impl Stage for Ipfw {
 
     fn process(&mut self, hook: Hook, batch: &mut Batch, context: &mut Context<'_>) {
         self.follow(context.now);
+        // Behind the rules: what is new in them was ordered before.
+        self.obey(context);
         if self.program.classifier.keys() == 1 {
             let id = self.memo.find(0);
             if id & PLAIN != 0 {
@@ -398,9 +396,16 @@ impl Stage for Ipfw {
     }
 
     fn poll(&mut self, batch: &mut Batch, context: &mut Context<'_>) {
-        let _ = batch;
         self.follow(context.now);
-        self.holdings.states.sweep(SWEEP, |_| {}, |_| {});
+        self.obey(context);
+        self.give_back(batch, context);
+        self.holdings.states.sweep(SWEEP, |_| {}, |keepalive| self.keepalives.send(keepalive, context));
+        if let Some(services) = &mut self.holdings.services {
+            services.nats.sweep(context.now);
+        }
+        if let Some(reassembler) = &mut self.reassembler {
+            reassembler.turn(context);
+        }
         if let Some(cursor) = &mut self.purging {
             let program = &self.program;
             let fate = |state: &StateView| if program.rule_of(state.rule).is_none() { Fate::End } else { Fate::Keep };
@@ -415,8 +420,30 @@ impl Stage for Ipfw {
         }
     }
 
+    fn close(&mut self, context: &mut Context<'_>) {
+        if let Some(services) = &mut self.holdings.services {
+            services.pipes.close(context);
+        }
+        if let Some(reassembler) = &mut self.reassembler {
+            reassembler.close(context);
+        }
+    }
+
+    fn rests(&self, now: u64) -> u64 {
+        let shares = self.reassembler.is_some();
+        self.holdings.services.as_ref().map_or(u64::MAX, |services| services.pipes.rests(now, shares))
+    }
+
+    fn next_hop(&self, packet: &Packet) -> Option<IpAddr> {
+        forwarding::next_hop(packet, &self.holdings.notes.of(packet))
+    }
+
     fn needs_flow_owner(&self) -> bool {
         true
+    }
+
+    fn flow_owner(&self, packet: &Packet) -> Option<usize> {
+        self.holdings.services.as_ref()?.nats.owner_of(packet)
     }
 
     fn passes_plain(&mut self, now: u64) -> bool {

@@ -43,7 +43,12 @@ fn one_command_is_one_change() {
     assert_eq!((refused.exit, refused.stderr.starts_with("ipfw: ")), (65, true), "{refused:?}");
     said(&f, "list");
     assert_eq!(f.live.generation(), before + 1, "what changes nothing is not compiled");
-    assert_eq!(ask(&f, "delete 5").exit, 69);
+    let missing = |terminal: bool| {
+        let arguments = vec!["delete".to_owned(), "5".to_owned()];
+        f.ipfw(&Call { program: "ipfw".into(), arguments, terminal, ..Call::default() }).0
+    };
+    assert_eq!((missing(true).exit, missing(true).stderr.as_str()), (69, "ipfw: rule 5 not found\n"));
+    assert_eq!(missing(false).exit, 0, "without a terminal -f is meant (main.c)");
     said(&f, "delete 100");
     assert_eq!(said(&f, "list"), "65535 deny ip from any to any\n");
     assert_eq!(engine(&f), [65535]);

@@ -101,13 +101,15 @@ impl Reader<'_> {
         let value = self.table_of(section, "log", "{ pcap = \"/var/log/ipfw.pcap\" }")?;
         let Kind::Table(table) = &value.kind else { return None };
         let keys = Section::open("log", table, value.span, self.diagnostics);
-        let mut log = IpfwLog::default();
-        log.file = keys.string("file", self.diagnostics).and_then(|text| self.parsed(text, absolute));
-        log.pcap = keys.string("pcap", self.diagnostics).and_then(|text| self.parsed(text, absolute));
+        let default = IpfwLog::default();
         let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
-        log.format = keys.choice("format", &formats, self.diagnostics).map_or(log.format, |format| format.value);
-        log.size = keys.integer("size", LOG_SIZE, "MiB", self.diagnostics).map_or(log.size, |n| n.value);
-        log.keep = keys.integer("keep", LOG_KEEP, "files", self.diagnostics).map_or(log.keep, |n| n.value);
+        let log = IpfwLog {
+            file: keys.string("file", self.diagnostics).and_then(|text| self.parsed(text, absolute)),
+            pcap: keys.string("pcap", self.diagnostics).and_then(|text| self.parsed(text, absolute)),
+            format: keys.choice("format", &formats, self.diagnostics).map_or(default.format, |format| format.value),
+            size: keys.integer("size", LOG_SIZE, "MiB", self.diagnostics).map_or(default.size, |n| n.value),
+            keep: keys.integer("keep", LOG_KEEP, "files", self.diagnostics).map_or(default.keep, |n| n.value),
+        };
         if keys.entry("file").is_none() && keys.entry("pcap").is_none() && !keys.misspelt {
             let hint = "name a file, a pcap, or both";
             self.diagnostics.push(Diagnostic::error(value.span, "this log is written nowhere").hint(hint));

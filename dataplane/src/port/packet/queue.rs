@@ -342,7 +342,7 @@ impl PacketTransmit {
         if self.kick()? == Kick::Busy {
             return Ok(Fate::Full);
         }
-        self.gather(virtio, pool.arena().segments(&tx.frame))
+        self.gather(virtio, pool.arena().segments(&tx.frame), false)
     }
 
     /// Sends a run of frames as one super-packet, after all that is in the ring. Refused: the kernel does not take it as one.
@@ -351,11 +351,16 @@ impl PacketTransmit {
             return Ok(Fate::Full);
         }
         let (virtio, headers) = run.headers(frames);
-        self.gather(&virtio, std::iter::once(&headers[..run.header_bytes]).chain(run.payloads(frames)))
+        self.gather(&virtio, std::iter::once(&headers[..run.header_bytes]).chain(run.payloads(frames)), true)
     }
 
-    /// Sends one message of these parts past the ring.
-    fn gather<'a>(&mut self, virtio: &VirtioHeader, parts: impl Iterator<Item = &'a [u8]>) -> Result<Fate, PortError> {
+    /// Sends one message of these parts past the ring; `cut` where the kernel cuts it into several frames.
+    fn gather<'a>(
+        &mut self,
+        virtio: &VirtioHeader,
+        parts: impl Iterator<Item = &'a [u8]>,
+        cut: bool,
+    ) -> Result<Fate, PortError> {
         let header: [u8; HEADER_BYTES] = virtio.encode();
         self.parts.clear();
         self.parts.push(libc::iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: HEADER_BYTES });
@@ -372,6 +377,11 @@ impl PacketTransmit {
         match sent {
             Ok(_) => Ok(Fate::Taken),
             Err(error) => match error.raw_os_error() {
+                // The peer or the qdisc dropped one of the frames; the others went, and sending the run again would double them.
+                Some(libc::ENOBUFS) if cut => {
+                    self.statistics.tx_lost += 1;
+                    Ok(Fate::Taken)
+                }
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Ok(Fate::Full),
                 // A length or header that the kernel does not take: this will never go.
                 Some(libc::EINVAL | libc::EMSGSIZE) => Ok(Fate::Refused),
