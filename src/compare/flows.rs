@@ -119,7 +119,7 @@ impl Family {
     pub fn wide_flow(self, number: u32) -> (IpAddr, IpAddr) {
         let (source, destination) = (number / DESTINATIONS, number % DESTINATIONS);
         let source = match self {
-            Family::Inet => IpAddr::V4(Ipv4Addr::from_bits(0x1500_0000 | source % 210_000)),
+            Family::Inet => IpAddr::V4(Ipv4Addr::from_bits(0x1500_0000 | (source % 210_000))),
             Family::Inet6 => {
                 IpAddr::V6(Ipv6Addr::from_bits(0x2001_0002_0000_000a_u128 << 64 | u128::from(source % 210_000)))
             }
