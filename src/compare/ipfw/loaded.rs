@@ -9,6 +9,7 @@ use ferrule_config::gateway::Ipfw as Settings;
 use ferrule_config::ipfw::command::{CommandLine, Options};
 use ferrule_config::ipfw::pending::PendingSet;
 use ferrule_config::ipfw::table::{TableKey, TableValue};
+use ferrule_dataplane::packet::hash::HashSeed;
 use ferrule_dataplane::quiesce::Domain;
 use ferrule_dataplane::stage::Stage;
 
@@ -58,7 +59,7 @@ impl Loaded {
 
     fn of(set: PendingSet) -> Result<Loaded, Failure> {
         let ports = PORTS.map(str::to_owned).to_vec();
-        let loaded = Loaded(Firewall::new(&Settings::default(), &Domain::new(1), 1, ports));
+        let loaded = Loaded(Firewall::new(&Settings::default(), &Domain::new(1), 1, ports, HashSeed::random())); // One worker has all flows, by any seed.
         loaded.load(set)?;
         Ok(loaded)
     }

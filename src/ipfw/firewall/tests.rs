@@ -149,7 +149,7 @@ fn tables_are_changed_and_swapped_in_the_engine() {
 
 #[test]
 fn nothing_is_changed_before_the_first_script_has_ended() {
-    let f = Firewall::new(&Settings::default(), &Domain::new(1), 1, Vec::new());
+    let f = Firewall::new(&Settings::default(), &Domain::new(1), 1, Vec::new(), HashSeed::random());
     let reply = ask(&f, "add allow ip from any to any");
     assert_eq!(reply.exit, 69);
     assert!(reply.stderr.contains("try again when it has ended"), "{}", reply.stderr);
