@@ -89,8 +89,8 @@ fn reached(lab: &Lab, host: &str, before: u64, expected: u64) {
 }
 
 fn a_pipe_delays_and_bounds_and_can_be_changed(driver: &str) {
-    let script = "ipfw -q flush\nipfw -q pipe flush\nipfw pipe 1 config delay 60ms\nipfw pipe 2 config bw 2Mbit/s\n\
-                  ipfw pipe 3 config delay 2500ms\nipfw add 100 pipe 1 icmp from any to any icmptypes 0,8 out\n\
+    let script = "ipfw -q flush\nipfw -q pipe flush\nipfw pipe 1 config delay 60\nipfw pipe 2 config bw 2Mbit/s\n\
+                  ipfw pipe 3 config delay 2500\nipfw add 100 pipe 1 icmp from any to any icmptypes 0,8 out\n\
                   ipfw add 110 pipe 2 tcp from any to any 5201 out\nipfw add 120 pipe 3 udp from any to any 7003 out\n\
                   ipfw add 200 count icmp from any to any icmptypes 0,8 out\nipfw add 65000 allow ip from any to any\n";
     let Some(lab) = Scripted::up(driver, &["ping", "iperf3"], &Topology::new(), script) else { return };
@@ -103,7 +103,7 @@ fn a_pipe_delays_and_bounds_and_can_be_changed(driver: &str) {
     assert_eq!(lab.counted(200), 0, "one_pass: what comes out of a pipe has passed");
     assert!(lab.ipfw("pipe 1 show").starts_with("00001: unlimited"), "{}", lab.ipfw("pipe 1 show"));
     assert_eq!(ask(&lab.lab, &["sysctl", "net.inet.ip.fw.one_pass=0"]).stdout, "net.inet.ip.fw.one_pass: 1 -> 0\n");
-    lab.ipfw("pipe 1 config delay 10ms");
+    lab.ipfw("pipe 1 config delay 10");
     let report = lab.ping("a", c);
     assert!(report.is_clean(), "{report:?}");
     assert!(report.times_ms.iter().all(|time| *time >= 19.0), "{report:?}");
@@ -124,7 +124,7 @@ fn a_pipe_delays_and_bounds_and_can_be_changed(driver: &str) {
         Ok(if piped == 10 { Ok(()) } else { Err(piped.to_string()) })
     })
     .unwrap();
-    lab.ipfw("pipe 3 config delay 1ms");
+    lab.ipfw("pipe 3 config delay 1");
     reached(&lab.lab, "c", before, 10);
     // One that is gone lets nothing through, and this is counted.
     let lost = drops(&assert_balanced(&lab.lab));
@@ -169,7 +169,7 @@ fn nat_hides_the_inside(driver: &str) {
     assert_eq!(shown["nats"][0]["number"], 123, "{shown}");
     assert!(shown["nats"][0]["translated_out"].as_u64().unwrap() >= 6 + 5, "{shown}");
     let text = lab.ipfw("nat 123 show log");
-    assert!(text.starts_with("nat 123: icmp=") && text.contains(" udp=1,"), "{text}");
+    assert!(text.starts_with("nat 123: icmp=") && !text.contains(" udp=0,"), "{text}");
     assert!(lab.counted(1000) > 0);
     assert_balanced(&lab.lab);
     // Without the instance the rule finds none; without the rule it is as before.
@@ -200,6 +200,10 @@ fn fwd_goes_to_the_next_hop_of_the_rule(driver: &str) {
         .unwrap();
         more
     };
+    // Both neighbours are known then: a burst would not wait for that.
+    for host in ["c", "d"] {
+        assert!(lab.ping("a", lab.lab.v4(host)).is_clean());
+    }
     let shared = send();
     assert!(shared.iter().all(|part| *part > 0), "the route shares flows out: {shared:?}");
     let next_hop = |host: &str| -> Ipv4Addr { lab.lab.v4(host) };

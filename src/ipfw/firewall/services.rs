@@ -12,6 +12,7 @@ use ferrule_config::ipfw::show::shaper::{self, FlowRow, PipeRow, QueueRow, Sched
 use ferrule_filters::dummynet::FlowStatus;
 use ferrule_filters::dummynet::mask::Addresses;
 use ferrule_filters::ipfw::services::control::{ServiceError, ServiceStatus};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::State;
@@ -66,7 +67,10 @@ fn shapers(set: &RuleSet, told: &ServiceStatus, kind: DummynetKind, ranges: &[(u
                 PipeRow { config: set.pipes[number].clone(), active: flows.len() as u32, flows }
             };
             let rows: Vec<PipeRow> = set.pipes.keys().filter(wanted).map(row).collect();
-            Shown { text: shaper::pipes(&rows, builtin()), rows: json!({ "pipes": rows }) }
+            Shown {
+                text: shaper::pipes(&rows, builtin()),
+                rows: json!({ "pipes": numbered(&rows, |row| row.config.number) }),
+            }
         }
         DummynetKind::Queue => {
             let row = |number: &u32| {
@@ -75,7 +79,10 @@ fn shapers(set: &RuleSet, told: &ServiceStatus, kind: DummynetKind, ranges: &[(u
                 QueueRow { config: set.queues[number].clone(), flows }
             };
             let rows: Vec<QueueRow> = set.queues.keys().filter(wanted).map(row).collect();
-            Shown { text: shaper::queues(&rows, builtin()), rows: json!({ "queues": rows }) }
+            Shown {
+                text: shaper::queues(&rows, builtin()),
+                rows: json!({ "queues": numbered(&rows, |row| row.config.number) }),
+            }
         }
         DummynetKind::Scheduler => {
             let row = |number: &u32| {
@@ -92,9 +99,21 @@ fn shapers(set: &RuleSet, told: &ServiceStatus, kind: DummynetKind, ranges: &[(u
                 }
             };
             let rows: Vec<SchedulerRow> = set.schedulers.keys().filter(wanted).map(row).collect();
-            Shown { text: shaper::schedulers(&rows, builtin()), rows: json!({ "schedulers": rows }) }
+            Shown {
+                text: shaper::schedulers(&rows, builtin()),
+                rows: json!({ "schedulers": numbered(&rows, |row| row.config.number) }),
+            }
         }
     }
+}
+
+fn numbered<T: Serialize>(rows: &[T], number: impl Fn(&T) -> u32) -> Vec<Value> {
+    let one = |row: &T| {
+        let mut value = json!(row);
+        value["number"] = json!(number(row));
+        value
+    };
+    rows.iter().map(one).collect()
 }
 
 /// Ours is no table of a fixed number of buckets: each queue is shown in bucket 0.
