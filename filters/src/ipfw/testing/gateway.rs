@@ -17,7 +17,7 @@ use ferrule_config::ipfw::names::builtin;
 use ferrule_config::ipfw::pending::{Environment, PendingSet};
 use ferrule_config::ipfw::print::{PrintOptions, print_body};
 use ferrule_config::ipfw::show::rules::{ListContext, RuleRow, list};
-use ferrule_dataplane::fib::{MacAddress, Prefix, RouteKind};
+use ferrule_dataplane::fib::{MacAddress, Prefix, RouteError, RouteKind};
 use ferrule_dataplane::packet::hash::HashSeed;
 use ferrule_dataplane::packet::{Offload, PortId};
 use ferrule_dataplane::quiesce::Domain;
@@ -217,7 +217,8 @@ impl Gateway {
         let (of_workers, states) = (live.clone(), shared.clone());
         let readers: Vec<_> = (0..plan.workers).map(|_| tables.reader()).collect();
         let mut readers = readers.into_iter();
-        let builder = builder.seed(seed).stages(move |worker| {
+        // DHCP is to meet the rules like everything else.
+        let builder = builder.options(|options| options.dhcp_bypass = false).seed(seed).stages(move |worker| {
             let states = States::new(states.clone(), 4096);
             let tables = readers.next().expect("a reader for each worker");
             let mut holdings = Holdings::new(states, tables, 2 + worker as u64);
@@ -293,7 +294,11 @@ impl Gateway {
 
     fn route(&mut self, prefix: Prefix, hop: IpAddr) {
         let port = PortId(self.plan.attached(hop).expect("a next hop in an attached network") as u16);
-        self.world.table.route_replace(prefix, 0, RouteKind::via(port, hop)).expect("room for a route");
+        match self.world.table.route_replace(prefix, 0, RouteKind::via(port, hop)) {
+            // Loopback and its kin are never forwarded, whatever a packet asks for.
+            Ok(_) | Err(RouteError::Reserved { .. }) => {}
+            Err(error) => panic!("{hop}: {error}"),
+        }
     }
 
     /// Makes a way to a far address.

@@ -298,7 +298,7 @@ impl Wishes {
     fn origins(&self, plan: &Plan, source: IpAddr, to: IpAddr) -> Vec<Origin> {
         let all = 0..plan.ports.len();
         // What the box sends comes from its host, what has its address elsewhere is no packet that one meets.
-        if plan.is_own(source) {
+        if plan.is_own(source) || source.is_unspecified() {
             return vec![Origin::Host];
         }
         let leaves = plan.way(to);

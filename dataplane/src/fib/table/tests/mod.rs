@@ -58,9 +58,9 @@ fn via(hops: &[(PortId, &str, u16)]) -> RouteKind {
 #[test]
 fn lengths_are_those_of_the_prefixes_that_answer() {
     let mut table = table();
-    let routes = [("0.0.0.0/0", "192.0.2.9"), ("10.1.0.0/16", "192.0.2.9"), ("10.1.2.128/25", "192.0.2.9")];
-    for (text, hop) in routes.into_iter().chain([("::/0", "2001:db8:b::9"), ("2001:db8:5::/48", "2001:db8:b::9")]) {
-        table.route_replace(prefix(text), 0, via(&[(PortId(1), hop, 1)])).unwrap();
+    let routes = [("0.0.0.0/0", "10.0.0.9"), ("10.1.0.0/16", "10.0.0.9"), ("10.1.2.128/25", "10.0.0.9")];
+    for (text, hop) in routes.into_iter().chain([("::/0", "2001:db8:a::9"), ("2001:db8:5::/48", "2001:db8:a::9")]) {
+        table.route_replace(prefix(text), 0, via(&[(A, hop, 1)])).unwrap();
     }
     let fib = table.fib();
     for (address, length) in [("9.9.9.9", 0), ("10.1.9.9", 16), ("10.1.2.127", 16), ("10.1.2.129", 25)] {
