@@ -21,6 +21,7 @@ pub mod dynamic;
 pub mod edit;
 pub mod execute;
 pub mod fault;
+mod foresee;
 pub mod header;
 pub mod interval;
 #[cfg(any(test, feature = "testing"))]

@@ -5,18 +5,20 @@
 //! what the rules make of it, the second decides. Nearly all packets end there, with a counter and a verdict; the rest are walked along
 //! the rules ([`super::execute`]). At the Out hook the keys of the In hook are used again where packet and batch are still the same.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ferrule_dataplane::batch::{BATCH_MAX, Batch};
 use ferrule_dataplane::packet::hash::{self, HashSeed};
-use ferrule_dataplane::packet::{Family, Flags, Packet};
-use ferrule_dataplane::stage::{Context, Hook, Stage};
+use ferrule_dataplane::packet::{Family, Flags, Packet, PortId};
+use ferrule_dataplane::stage::{Context, Foresight, Hook, Stage};
 use ferrule_dataplane::verdict::{DropReason, Verdict};
 
 use super::around::{Around, Holdings, facts_of};
 use super::counters::CounterRow;
 use super::dynamic::{Direction, FlowKey, NameFilter, RuleRef, StateIndex};
 use super::execute::{self, Decision, Walk, bytes_of};
+use super::foresee::Foreseen;
 use super::live::Live;
 use super::memo::{DENY, Memo, PLAIN, SLOT, TraceId};
 use super::program::Program;
@@ -44,28 +46,30 @@ type Found = Option<(StateIndex, Direction, NameFilter)>;
 
 /// Counts that belong together, not yet booked.
 #[derive(Clone, Copy, Default)]
-struct Pending {
-    id: TraceId,
-    packets: u64,
-    bytes: u64,
+pub(super) struct Pending {
+    pub(super) id: TraceId,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
 }
 
 /// One worker's ipfw.
 pub struct Ipfw {
     live: Arc<Live>,
     generation: u64,
-    program: Arc<Program>,
+    pub(super) program: Arc<Program>,
     counters: CounterRow,
     worker: usize,
-    memo: Memo,
+    pub(super) memo: Memo,
     /// States, tables, notes and what else rules reach.
-    holdings: Holdings,
+    pub(super) holdings: Holdings,
     keys: Box<[u64; BATCH_MAX]>,
     fresh: bool,
     seen: Box<[Seen; BATCH_MAX]>,
     found: Box<[Found; BATCH_MAX]>,
+    /// What was foreseen of the present batch.
+    pub(super) foreseen: Foreseen,
     /// Whether any rule looks for states.
-    has_states: bool,
+    pub(super) has_states: bool,
     /// What the holdings counted at the last In hook.
     orphans: u64,
     seed: u64,
@@ -92,6 +96,7 @@ impl Ipfw {
             fresh: false,
             seen: Box::new([Seen::default(); BATCH_MAX]),
             found: Box::new([None; BATCH_MAX]),
+            foreseen: Foreseen::default(),
             seed,
             now: u64::MAX,
             second: 0,
@@ -100,13 +105,13 @@ impl Ipfw {
 
     /// Takes another program up, where there is one.
     #[inline(always)]
-    fn follow(&mut self, now: u64) {
+    pub(super) fn follow(&mut self, now: u64) {
         if now != self.now {
             self.now = now;
             self.second = now / 1_000_000_000;
             self.holdings.turn(now);
         }
-        if self.live.generation() != self.generation {
+        if self.live.generation() != self.generation && !self.foreseen.is_open {
             self.take_up();
         }
     }
@@ -285,7 +290,7 @@ impl Ipfw {
     }
 
     #[inline(always)]
-    fn book(&self, pending: &Pending) {
+    pub(super) fn book(&self, pending: &Pending) {
         if pending.packets == 0 {
             return;
         }
@@ -299,11 +304,8 @@ impl Ipfw {
     #[inline(never)]
     fn book_quiet(&self, pending: &Pending) {
         let Some(trace) = self.memo.trace(pending.id) else { return };
-        for step in self.memo.steps(&trace) {
-            let rule = self.program.entries.get(*step as usize).map(|entry| entry.rule as usize);
-            if let Some(rule) = rule.and_then(|rule| self.program.rules.get(rule)) {
-                self.counters.add(rule.slot, pending.packets, pending.bytes, self.second);
-            }
+        for slot in self.memo.slots(&trace) {
+            self.counters.add(*slot, pending.packets, pending.bytes, self.second);
         }
     }
 
@@ -394,6 +396,7 @@ impl Stage for Ipfw {
 
     fn poll(&mut self, batch: &mut Batch, context: &mut Context<'_>) {
         let _ = batch;
+        self.foreseen.is_open = false;
         self.follow(context.now);
         self.holdings.states.sweep(SWEEP, |_| {}, |_| {});
     }
@@ -402,7 +405,26 @@ impl Stage for Ipfw {
         true
     }
 
+    fn foresee(
+        &mut self,
+        batch: &mut Batch,
+        ingress: PortId,
+        foresight: &mut Foresight,
+        context: &mut Context<'_>,
+    ) -> bool {
+        self.look_ahead(batch, ingress, foresight, context)
+    }
+
+    fn came_true(&mut self, places: Range<usize>, foresight: &Foresight) {
+        self.book_foreseen(places, foresight);
+    }
+
+    fn still_holds(&self) -> bool {
+        self.foreseen_holds()
+    }
+
     fn passes_plain(&mut self, now: u64) -> bool {
+        self.foreseen.is_open = false;
         self.follow(now);
         self.program.classifier.keys() == 1 && self.memo.find(0) & (PLAIN | DENY) == PLAIN
     }
