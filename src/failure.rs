@@ -19,6 +19,8 @@ pub enum Failure {
     Input(String),
     /// It went wrong while running. Exit code 1.
     Runtime(String),
+    /// All was said already; this exit code is another program's own.
+    Exit(u8),
 }
 
 impl Failure {
@@ -37,6 +39,7 @@ impl Failure {
         match self {
             Failure::Input(_) => code::INPUT,
             Failure::Runtime(_) => code::RUNTIME,
+            Failure::Exit(code) => *code,
         }
     }
 }
@@ -45,6 +48,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Input(text) | Failure::Runtime(text) => f.write_str(text),
+            Failure::Exit(code) => write!(f, "exit code {code}"),
         }
     }
 }

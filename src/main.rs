@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ferrule::cli::{self, Cli};
-use ferrule::ipfw::shim;
+use ferrule::failure::Failure;
+use ferrule::ipfw::{command, shim};
 use ferrule::log;
 use ferrule::program::Ferrule;
 
@@ -15,9 +16,14 @@ fn main() -> ExitCode {
     if let Some(code) = shim::main() {
         return code;
     }
+    if let Some(code) = command::main() {
+        return code;
+    }
     let cli = Cli::parse();
     match cli::dispatch(cli, &Ferrule, &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
+        // Said already, in the words of the program that it stands for.
+        Err(Failure::Exit(code)) => ExitCode::from(code),
         Err(failure) => {
             log::error(failure.to_string());
             ExitCode::from(failure.exit_code())

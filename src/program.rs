@@ -6,9 +6,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::cli::commands::{Program, emit, emit_json};
-use crate::cli::{Common, CompareArgs, LabArgs, LabCommand, LabOptions, LabRouter, PrivilegeTestArgs, RunArgs};
+use crate::cli::{
+    ArgumentsAsTheyAre, Common, CompareArgs, LabArgs, LabCommand, LabOptions, LabRouter, PrivilegeTestArgs, RunArgs,
+};
 use crate::control::{Client, DEFAULT_SOCKET};
 use crate::failure::Failure;
+use crate::ipfw::{self, command::Question};
 use crate::lab::{Counters, GatewayRouter, KernelCounters, KernelRouter, Lab, LabError, Offloads, Router, command};
 use crate::log;
 use crate::pktgen::Opener;
@@ -61,6 +64,14 @@ impl Program for Ferrule {
 
     fn opener(&self) -> &dyn Opener {
         &Devices
+    }
+
+    fn firewall(&self, name: &str, args: &ArgumentsAsTheyAre, common: &Common) -> Result<(), Failure> {
+        let (arguments, socket) = (args.arguments.clone(), &*common.socket);
+        match ipfw::command::run(&Question { program: name, arguments, socket, json: common.json }) {
+            0 => Ok(()),
+            code => Err(Failure::Exit(code)),
+        }
     }
 
     fn helper(&self) -> Result<(), Failure> {

@@ -403,6 +403,42 @@ fn vlan_tags_stay_in_the_frames_while_it_is_ours() {
 }
 
 #[test]
+fn a_veth_gets_finished_frames_while_it_is_ours() {
+    inside(|namespace| {
+        let (peer, state) = (Namespace::new(), State::new(namespace));
+        network(&peer);
+        let features = |nic: &str| {
+            let all = run(&format!("ethtool -k {nic}"));
+            [
+                "tx-checksumming: on",
+                "tx-checksum-sctp: on",
+                "tx-tcp-segmentation: on",
+                "tx-tcp6-segmentation: on",
+                "tx-tcp-ecn-segmentation: on",
+                "tx-tcp-mangleid-segmentation: on",
+            ]
+            .map(|feature| all.contains(feature))
+        };
+        assert_eq!(features("em0"), [true; 6]);
+        let options = TakeoverOptions { finished_by_kernel: true, ..state.options() };
+        let mut filter = KernelFilter::open().unwrap();
+        let interface = HostInterface::take_over("em0", &options, &mut filter).unwrap().interface;
+        assert_eq!(features("em0.phy"), [false; 6]);
+        release_all(vec![interface], OnExit::Kernel, &mut filter).unwrap();
+        assert_eq!(features("em0"), [true; 6], "as found");
+        let interface = HostInterface::take_over("em0", &state.options(), &mut filter).unwrap().interface;
+        assert_eq!(features("em0.phy"), [true; 6]);
+        release_all(vec![interface], OnExit::Kernel, &mut filter).unwrap();
+
+        run("ethtool -K em0 tx off");
+        let found = features("em0");
+        let interface = HostInterface::take_over("em0", &options, &mut filter).unwrap().interface;
+        release_all(vec![interface], OnExit::Kernel, &mut filter).unwrap();
+        assert_eq!(features("em0"), found, "what was off stays off");
+    });
+}
+
+#[test]
 fn a_nic_that_disappears_and_comes_back_is_adopted_again() {
     inside(|namespace| {
         let (peer, state) = (Namespace::new(), State::new(namespace));

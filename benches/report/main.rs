@@ -1,7 +1,7 @@
 //! All benchmarks in one command, and the page BENCHMARKS.md out of them.
 //!
 //! ```text
-//! sudo -E cargo bench --bench report                  everything, about ten minutes; writes BENCHMARKS.md
+//! sudo -E cargo bench --bench report                  everything, about fifteen minutes; writes BENCHMARKS.md
 //! cargo bench --bench report -- --no-root             without the lab
 //! cargo bench --bench report -- --quick               does it run? figures of no meaning, nothing is written
 //! ```
@@ -12,6 +12,7 @@
 mod bench;
 mod floor;
 mod internet;
+mod ipfw;
 mod kernel;
 mod page;
 mod path;
@@ -59,6 +60,8 @@ enum Part {
     Tables,
     /// Between memory ports
     Path,
+    /// What the ipfw stage adds
+    Ipfw,
     /// Parts by themselves
     Parts,
     /// Packets per second in the lab
@@ -92,6 +95,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut sections = Vec::new();
     if [Part::Tables, Part::Path].into_iter().any(wanted) {
         memory(&bench, &scratch.0, &wanted, &mut sections);
+    }
+    if wanted(Part::Ipfw) {
+        sections.push(ipfw::section(&bench));
     }
     if wanted(Part::Parts) {
         sections.push(tables::parts(&bench));

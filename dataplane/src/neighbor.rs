@@ -136,7 +136,7 @@ impl NeighborQueues {
         &mut self,
         now: Nanos,
         mut state: impl FnMut(NextHopKey, &Packet) -> NeighborState,
-        mut done: impl FnMut(Packet, Outcome),
+        mut done: impl FnMut(NextHopKey, Packet, Outcome),
         mut ask: impl FnMut(NextHopKey),
     ) {
         let held = &mut self.held;
@@ -161,7 +161,7 @@ impl NeighborQueues {
             };
             *held -= entry.packets.len();
             done_so_far += entry.packets.len();
-            entry.packets.drain(..).for_each(|p| done(p, outcome));
+            entry.packets.drain(..).for_each(|p| done(*key, p, outcome));
             false
         });
         self.checked = if done_so_far < POLL_MAX { now } else { 0 };
@@ -222,15 +222,20 @@ mod tests {
         let (mut sent, mut failed) = (vec![], vec![]);
         let state =
             |k: NextHopKey, _: &Packet| if k == key(1) { NeighborState::Ready } else { NeighborState::Unresolved };
-        let done = |p: Packet, o| {
+        let done = |_: NextHopKey, p: Packet, o| {
             if o == Outcome::Ready { sent.push(p.frame.head()[0]) } else { failed.push(p.frame.head()[0]) }
         };
         queues.poll(1_000_000, state, done, |_| panic!("too early to ask again"));
         assert_eq!((sent, failed.len(), queues.held()), (vec![1, 2, 3], 0, 1));
         let mut asked = 0;
-        queues.poll(1_500_000_000, |_, _| NeighborState::Unresolved, |_, _| panic!("still waits"), |_| asked += 1);
+        queues.poll(1_500_000_000, |_, _| NeighborState::Unresolved, |_, _, _| panic!("still waits"), |_| asked += 1);
         assert_eq!(asked, 1);
-        queues.poll(WAIT + 7, |_, _| NeighborState::Unresolved, |p, o| failed.push((p.frame.head()[0], o).0), |_| ());
+        queues.poll(
+            WAIT + 7,
+            |_, _| NeighborState::Unresolved,
+            |_, p, o| failed.push((p.frame.head()[0], o).0),
+            |_| (),
+        );
         assert_eq!((failed, queues.held()), (vec![5], 0));
         // The kernel gave up: long before the time is up, and only what waits for that neighbour.
         assert!(!queues.fail(key(1)), "nothing waits for it");
@@ -240,7 +245,7 @@ mod tests {
         assert!(queues.fail(key(2)));
         assert_eq!(queues.counts().count(), 2);
         let mut gone = vec![];
-        queues.poll(WAIT + 1, |_, _| NeighborState::Unresolved, |p, o| gone.push((p.frame.head()[0], o)), |_| ());
+        queues.poll(WAIT + 1, |_, _| NeighborState::Unresolved, |_, p, o| gone.push((p.frame.head()[0], o)), |_| ());
         assert_eq!((gone, queues.held()), (vec![(2, Outcome::Failed)], 1));
         queues.drain(drop);
         assert!(!queues.due(u64::MAX), "nobody waits");
@@ -258,7 +263,7 @@ mod tests {
         assert!(!queues.due(999_999) && queues.due(1_000_005));
         let mut sent = 0;
         let mut turn = |queues: &mut NeighborQueues, now| {
-            let done = |p: Packet, _| (pool.free(p.frame), sent += 1).0;
+            let done = |_: NextHopKey, p: Packet, _| (pool.free(p.frame), sent += 1).0;
             queues.poll(now, |_, _| NeighborState::Ready, done, |_| ());
             sent
         };

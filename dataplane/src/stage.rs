@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -116,6 +117,35 @@ impl<'a> Context<'a> {
         Some(std::mem::replace(packet, empty))
     }
 
+    /// Puts a packet that the stage held back into its place in a batch; the empty buffer there goes back to the pool.
+    pub fn release(&mut self, place: &mut Packet, packet: Packet) {
+        self.counters.held.add(1u64.wrapping_neg());
+        let empty = std::mem::replace(place, packet);
+        self.pool.free(empty.frame);
+    }
+
+    /// Books a packet that the stage held as its own again: what it makes of it then ends it, or is given back with [`Context::book_held`].
+    pub fn unbook_held(&mut self) {
+        self.counters.held.add(1u64.wrapping_neg());
+    }
+
+    /// Books a packet that the stage has as held.
+    pub fn book_held(&mut self) {
+        self.counters.held.add(1);
+    }
+
+    /// Books a held packet as on its way to the same stage of another worker, by a ring between the two.
+    pub fn book_sent(&mut self) {
+        self.counters.held.add(1u64.wrapping_neg());
+        self.counters.ring_in.add(1);
+    }
+
+    /// Books a packet that came by such a ring as held here.
+    pub fn book_received(&mut self) {
+        self.counters.ring_out.add(1);
+        self.counters.held.add(1);
+    }
+
     /// Ends a packet that the stage held.
     pub fn discard_held(&mut self, packet: Packet, reason: DropReason) {
         self.counters.held.add(1u64.wrapping_neg());
@@ -136,6 +166,13 @@ pub trait Stage: Send {
     /// Judges every packet of the batch whose verdict is still Forward. A packet that it keeps is taken with [`Context::hold`]; one that
     /// it turns into something else is marked Consumed and counted by the stage; one that it answers is dropped with a reason and the answer goes to [`Context::emit`].
     fn process(&mut self, hook: Hook, batch: &mut Batch, context: &mut Context<'_>);
+
+    /// How long the worker may sleep at most before the next [`Stage::poll`], in nanoseconds: for what is to happen at a time, or may come
+    /// from another worker's stage without a bell.
+    fn rests(&self, now: Nanos) -> Nanos {
+        let _ = now;
+        Nanos::MAX
+    }
 
     /// Gives back packets that it held, and only those (what it makes goes to [`Context::emit`]); called once per turn. They go on after
     /// the hook at which they were taken.
@@ -184,6 +221,14 @@ pub trait Stage: Send {
     /// Whether what it foresaw of the rest of the batch still holds, after it judged a packet in between.
     fn still_holds(&self) -> bool {
         true
+    }
+
+    /// The next hop of a packet that this stage gave [`Flags::NEXT_HOP`]; of the packet's family. None where it is none of this stage's.
+    /// At the In hook such a packet is routed by it even where it is for the box; at the Out hook it is routed anew, and
+    /// no hook sees it again.
+    fn next_hop(&self, packet: &Packet) -> Option<IpAddr> {
+        let _ = packet;
+        None
     }
 
     /// Whether both directions of a flow must meet on one worker for this stage.

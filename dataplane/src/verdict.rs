@@ -75,8 +75,10 @@ labelled! {
         Fragment = "fragment",
         /// ARP requests and replies, ND messages, echo replies (standalone mode).
         Answer = "answer",
-        /// TCP resets.
+        /// TCP resets, SCTP aborts.
         Reset = "reset",
+        /// Keep-alives of dynamic rules.
+        Keepalive = "keepalive",
         /// Copies (dup-to, tee).
         Copy = "copy",
         /// Datagrams put together from fragments.
@@ -190,6 +192,36 @@ labelled! {
         Closed = "closed",
         /// A filter stage said so.
         Filter = "filter",
+        /// A rule sent it to a pipe or queue that does not exist.
+        PipeMissing = "pipe_missing",
+        /// A pipe lost it on purpose (`plr`, a profile's loss level).
+        PipeLoss = "pipe_loss",
+        /// The queue of a pipe was full.
+        PipeFull = "pipe_full",
+        /// Active queue management dropped it (RED, GRED, CoDel, PIE).
+        PipeEarly = "pipe_early",
+        /// The memory of the shaper was used up: packets, queues or instances.
+        PipeLimit = "pipe_limit",
+        /// Its pipe, queue or scheduler was deleted while it was in it.
+        PipeDeleted = "pipe_deleted",
+        /// Address translation: nobody inside asked for it (`deny_in`).
+        NatDenied = "nat_denied",
+        /// Address translation: no free port or identifier for this peer.
+        NatNoPort = "nat_no_port",
+        /// Address translation: no room for another state.
+        NatTableFull = "nat_table_full",
+        /// Address translation: a fragment from outside without its first one.
+        NatFragment = "nat_fragment",
+        /// Address translation: the interface whose address is to be used has none.
+        NatNoAddress = "nat_no_address",
+        /// A rule's next hop is the box itself.
+        NextHopLocal = "next_hop_local",
+        /// Reassembly: too many fragments of one datagram, or too many of all.
+        ReassemblyLimit = "reassembly_limit",
+        /// Reassembly: the rest of the datagram did not come in time.
+        ReassemblyTimeout = "reassembly_timeout",
+        /// Reassembly: fragments that overlap, contradict each other or make too long a datagram.
+        ReassemblyBad = "reassembly_bad",
         /// The gateway ended while the packet was held.
         Shutdown = "shutdown",
     }

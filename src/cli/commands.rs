@@ -9,7 +9,8 @@ use ferrule_config::Color;
 use serde::Serialize;
 
 use super::{
-    CheckArgs, Cli, Command, Common, CompareArgs, DoctorArgs, LabArgs, PrivilegeTestArgs, RunArgs, Show, ShowArgs,
+    ArgumentsAsTheyAre, CheckArgs, Cli, Command, Common, CompareArgs, DoctorArgs, LabArgs, PrivilegeTestArgs, RunArgs,
+    Show, ShowArgs,
 };
 use crate::control::{Client, Request, RouteQuery};
 use crate::failure::Failure;
@@ -38,6 +39,12 @@ pub trait Program {
 
     /// How `ferrule pkt-gen` opens devices.
     fn opener(&self) -> &dyn pktgen::Opener;
+
+    /// `ferrule ipfw` and `ferrule sysctl`.
+    ///
+    /// # Errors
+    /// [`Failure::Exit`] with the exit code of the program that it stands for.
+    fn firewall(&self, name: &str, args: &ArgumentsAsTheyAre, common: &Common) -> Result<(), Failure>;
 
     /// `ferrule helper`: the privileged child of the daemon.
     ///
@@ -82,6 +89,8 @@ pub fn dispatch(cli: Cli, program: &dyn Program, out: &mut dyn Write) -> Result<
         Command::PktGen(args) => pktgen::run(&args, common.json, program.opener(), out),
         Command::Lab(args) => program.lab(&args, &common, out),
         Command::Compare(args) => program.compare(&args, &common, out),
+        Command::Ipfw(args) => program.firewall("ipfw", &args, &common),
+        Command::Sysctl(args) => program.firewall("sysctl", &args, &common),
         Command::Helper => program.helper(),
         Command::PrivilegeTest(args) => program.privilege_test(&args, out),
     }

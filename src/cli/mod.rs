@@ -27,7 +27,7 @@ pub const DEFAULT_CONFIG: &str = "/etc/ferrule/gateway.toml";
     propagate_version = true,
     arg_required_else_help = true,
     after_help = "Examples:\n  \
-        ferrule compare                               what forwarding costs here, without root or a NIC\n  \
+        ferrule compare                               what forwarding and filters cost here, without root or a NIC\n  \
         sudo ferrule lab demo                         see it forward between two namespaces\n  \
         ferrule check /etc/ferrule/gateway.toml       is the file right?\n  \
         sudo ferrule run /etc/ferrule/gateway.toml    the gateway\n  \
@@ -95,6 +95,12 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Show the running gateway's ports, routes, neighbors, workers, drops or statistics
     Show(ShowArgs),
+    /// The firewall's command, as FreeBSD's ipfw(8)
+    #[command(disable_help_flag = true)]
+    Ipfw(ArgumentsAsTheyAre),
+    /// Read and set the firewall's variables (net.inet.ip.fw.*)
+    #[command(disable_help_flag = true)]
+    Sysctl(ArgumentsAsTheyAre),
     /// Read the configuration again and put it in force
     Reload(ReloadArgs),
     /// Put a configuration in force, to be taken back unless confirmed
@@ -123,6 +129,14 @@ pub enum Command {
     /// Drop privileges as the daemon does and try what must then fail
     #[command(hide = true)]
     PrivilegeTest(PrivilegeTestArgs),
+}
+
+/// Arguments that are another program's own.
+#[derive(Clone, Debug, Args)]
+pub struct ArgumentsAsTheyAre {
+    /// As that program takes them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+    pub arguments: Vec<std::ffi::OsString>,
 }
 
 /// `ferrule run`.
@@ -333,7 +347,8 @@ pub enum LabRouter {
 
 /// `ferrule compare`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "Examples:\n  ferrule compare\n  ferrule compare --runs 9 --core 1 --json\n\n\
+#[command(after_help = "Examples:\n  ferrule compare\n  ferrule compare --all --seed 7\n  \
+    ferrule compare --only mixed --runs 9 --core 1 --json\n\n\
     No root and no NIC are needed: generator, forwarding and sink share one core over memory ports.")]
 pub struct CompareArgs {
     /// Runs, of which the median counts
@@ -345,6 +360,15 @@ pub struct CompareArgs {
     /// Core to run on
     #[arg(long, value_name = "CORE")]
     pub core: Option<usize>,
+    /// The large sets too: a million states, a million prefixes, each kind of mixed rules
+    #[arg(long)]
+    pub all: bool,
+    /// Beside plain forwarding only sets whose name holds this text
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Seed of mixed rules and tables; another one each time unless given
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
 }
 
 /// `ferrule privilege-test`.

@@ -44,6 +44,7 @@ fn commands_of_the_issue_parse() {
         "ferrule lab exec A ping -c 3 10.2.0.10",
         "ferrule lab demo --driver packet",
         "ferrule compare --json",
+        "ferrule compare --all --seed 7 --only mixed",
     ] {
         if let Err(e) = parse(line) {
             panic!("{line}: {e}");

@@ -1,13 +1,16 @@
 //! `ferrule compare`: what forwarding, and each filter stage, costs on this machine, without root and without a NIC.
 //!
-//! Generator, gateway and sink take turns on one core over memory ports; only the worker's turns are timed. A run is many rounds of the
-//! classic flow set, and gives the median of its rounds; a row gives median, smallest and largest of its runs. Runs of the rows
-//! alternate, so that what the machine does meanwhile meets all of them.
+//! Generator, gateway and sink take turns on one core over memory ports; only the worker's turns are timed. A run is many rounds of a
+//! flow set, and gives the median of its rounds; a row gives median, smallest and largest of its runs. Runs of the rows
+//! alternate, so that what the machine does meanwhile meets all of them. A row of a filter is held against plain forwarding of the
+//! same packets: for the classic flow set that is the row `forwarding`, for other traffic a run that is not shown.
 
 #![forbid(unsafe_code)]
 
+pub mod case;
 pub mod control;
 pub mod flows;
+pub mod ipfw;
 pub mod machine;
 pub mod rig;
 mod table;
@@ -17,30 +20,28 @@ use std::io::{IsTerminal, Write};
 
 use ferrule_dataplane::arena::Pages;
 use ferrule_dataplane::clock;
-use ferrule_dataplane::counters::NODES;
 use serde::Serialize;
 
 use crate::cli::commands::{emit, emit_json};
 use crate::cli::{Common, CompareArgs};
 use crate::failure::Failure;
+use crate::log;
 use crate::ministat::Series;
+use case::{Case, Run, Traffic};
 use control::Control;
-use flows::{Family, write_frame};
-use rig::{Rig, RigPlan};
+use flows::Family;
+use ipfw::Wanted;
+use rig::RigPlan;
 
 /// Packets of a run unless asked otherwise; without optimisation less, since it takes ten times as long.
-const PACKETS: u64 = if cfg!(debug_assertions) { 1_000_000 } else { 10_000_000 };
-/// The control loop runs once every so many rounds.
-const CONTROL_EVERY: u64 = 32;
-/// Rounds before the first that counts: caches, branch predictors and the clock's frequency settle.
-const WARM_UP: u64 = 50;
+const PACKETS: u64 = if cfg!(debug_assertions) { 200_000 } else { 5_000_000 };
 /// Nodes of the path that the table shows on their own.
 const SHOWN: [(usize, &str); 4] = [(0, "rx"), (1, "parse"), (2, "forward"), (3, "tx")];
 
 /// A row of the comparison, as `--json` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// `forwarding`, and the filter sets once they are built.
+    /// `forwarding`, or a filter and its rules, as `ipfw stateless`.
     pub set: String,
     /// `inet` or `inet6`.
     pub family: String,
@@ -52,9 +53,12 @@ pub struct Row {
     pub max_pps: f64,
     /// TSC cycles of the worker per packet, median of the runs.
     pub cycles_per_packet: f64,
-    /// This row's packets a second in proportion to plain forwarding of the same family.
+    /// This row's packets a second in proportion to plain forwarding of the same packets.
     pub ratio_to_forwarding: f64,
-    /// TSC cycles per packet: `fastforward` is all of the path but filter stages, `fastforward.rx` and so on its nodes.
+    /// TSC cycles per packet that this row takes more than plain forwarding of the same packets.
+    pub added_cycles: f64,
+    /// TSC cycles per packet: `fastforward` is all of the path but filter stages, `fastforward.rx` and so on its nodes, `ipfw` the stage
+    /// by its own stamps, both passes together. A set that is decided for whole batches runs inside `fastforward`.
     pub stages: BTreeMap<String, f64>,
 }
 
@@ -86,15 +90,8 @@ pub struct Circumstances {
     pub disturbed: usize,
     /// Packets of a run.
     pub packets: u64,
-}
-
-/// One run of one row.
-#[derive(Clone, Debug)]
-struct Run {
-    cycles: f64,
-    nodes: [f64; NODES.len()],
-    loop_pps: f64,
-    control: f64,
+    /// What there is to say about rule sets.
+    pub notes: Vec<String>,
 }
 
 /// Does what `ferrule compare` does.
@@ -103,24 +100,37 @@ struct Run {
 /// [`Failure::Input`] for a core that is not there; [`Failure::Runtime`] when memory cannot be had or packets were lost.
 pub fn run(args: &CompareArgs, common: &Common, out: &mut dyn Write) -> Result<(), Failure> {
     let core = machine::pin(args.core)?;
-    let report = measure(args.runs as usize, args.packets.unwrap_or(PACKETS), core)?;
+    let seed = args.seed.unwrap_or_else(|| u64::from(rand_seed()));
+    let wanted = Wanted { all: args.all, only: args.only.clone(), seed };
+    if common.json {
+        // The answer itself has the rows alone.
+        log::info(format!("mixed rules and tables are drawn with --seed {seed}"));
+    }
+    let report = measure(args.runs as usize, args.packets.unwrap_or(PACKETS), core, &wanted)?;
     if common.json { emit_json(out, &report) } else { emit(out, &table::text(&report)) }
+}
+
+/// A number that differs from run to run, short enough to be typed.
+fn rand_seed() -> u32 {
+    use std::hash::BuildHasher;
+    std::hash::RandomState::new().hash_one(1_u8) as u32
 }
 
 /// Measures on the calling thread, which the caller has pinned to `core`.
 ///
 /// # Errors
 /// When memory cannot be had, or packets were lost.
-pub fn measure(runs: usize, packets: u64, core: Option<usize>) -> Result<Report, Failure> {
+pub fn measure(runs: usize, packets: u64, core: Option<usize>, wanted: &Wanted) -> Result<Report, Failure> {
     let control = Control::new();
-    let mut rigs = Vec::new();
+    let mut cases = Vec::new();
     for family in Family::ALL {
-        let mut rig = Rig::new(&RigPlan::default())?;
-        rig.classic_route(family)?;
-        rigs.push((family, rig));
+        let rig = ipfw::rig(&RigPlan::default(), None)?;
+        cases.push(Case::new("forwarding", family, rig, Traffic::Classic, family as usize));
     }
+    let mut notes = vec![format!("Mixed rules and tables are drawn with --seed {}.", wanted.seed)];
+    ipfw::cases(wanted, &mut cases, &mut notes, progress)?;
     // A disturbed run is repeated; as often again as there are runs, then what there is must do.
-    let mut done: Vec<Vec<Run>> = rigs.iter().map(|_| Vec::new()).collect();
+    let mut done: Vec<Vec<Run>> = cases.iter().map(|_| Vec::new()).collect();
     let mut attempts = 0;
     let enough = |done: &[Vec<Run>]| {
         let kept = kept(done);
@@ -128,32 +138,34 @@ pub fn measure(runs: usize, packets: u64, core: Option<usize>) -> Result<Report,
     };
     while attempts < 2 * runs && !(attempts >= runs && enough(&done)) {
         attempts += 1;
-        for ((family, rig), runs_done) in rigs.iter_mut().zip(&mut done) {
-            progress(&format!("run {attempts} of {}: forwarding {family}", runs.max(attempts)));
-            runs_done.push(one_run(rig, *family, packets, &control)?);
+        for (case, runs_done) in cases.iter_mut().zip(&mut done) {
+            progress(&format!("run {attempts} of {}: {} {}", runs.max(attempts), case.set, case.family));
+            runs_done.push(case.run(packets, &control)?);
         }
     }
     progress("");
-    let pages = rigs[0].1.pages();
-    let mut rows = Vec::new();
-    let mut loop_pps = Vec::new();
+    let pages = cases[0].rig.pages();
     let (mut dropped, mut disturbed) = (0, 0);
-    for (((family, rig), all), kept) in rigs.into_iter().zip(&done).zip(kept(&done)) {
+    let mut counted = Vec::new();
+    for (all, kept) in done.iter().zip(kept(&done)) {
         // Undisturbed ones first; where they are too few the others fill up.
-        let good: Vec<&Run> = kept.iter().map(|i| &all[*i]).take(runs).collect();
-        let mut counted = good.clone();
-        counted.extend(
-            all.iter().enumerate().filter(|(i, _)| !kept.contains(i)).map(|(_, run)| run).take(runs - good.len()),
-        );
-        disturbed += counted.len() - good.len();
-        dropped += (0..all.len()).filter(|i| !kept.contains(i)).count() - (counted.len() - good.len());
-        rows.push(row(family, &counted)?);
-        loop_pps.push(middle(&counted, |run| run.loop_pps)?.median);
-        if !rig.close() {
-            return Err(Failure::runtime("not every packet is accounted for: this is a fault of Ferrule"));
-        }
+        let mut these: Vec<&Run> = kept.iter().map(|i| &all[*i]).take(runs).collect();
+        let good = these.len();
+        these.extend(all.iter().enumerate().filter(|(i, _)| !kept.contains(i)).map(|(_, run)| run).take(runs - good));
+        disturbed += these.len() - good;
+        dropped += (0..all.len()).filter(|i| !kept.contains(i)).count() - (these.len() - good);
+        counted.push(these);
     }
-    Ok(Report { rows, loop_pps, circumstances: Circumstances { core, pages, runs, dropped, disturbed, packets } })
+    let (mut rows, mut loop_pps) = (Vec::new(), Vec::new());
+    for (case, these) in cases.iter().zip(&counted).filter(|(case, _)| case.is_shown) {
+        rows.push(row(&case.set, case.family, these, &counted[case.plain])?);
+        loop_pps.push(middle(these, |run| run.loop_pps)?.median);
+    }
+    if !cases.into_iter().all(|case| case.rig.close()) {
+        return Err(Failure::runtime("not every packet is accounted for: this is a fault of Ferrule"));
+    }
+    let circumstances = Circumstances { core, pages, runs, dropped, disturbed, packets, notes };
+    Ok(Report { rows, loop_pps, circumstances })
 }
 
 /// By row, the runs beside which the control loop stood still.
@@ -167,48 +179,21 @@ fn kept(done: &[Vec<Run>]) -> Vec<Vec<usize>> {
     done.iter().map(&mut undisturbed).collect()
 }
 
-fn one_run(rig: &mut Rig, family: Family, packets: u64, control: &Control) -> Result<Run, Failure> {
-    let (to, from) = rig.macs();
-    let rounds = packets.div_ceil(rig::PIECE as u64).max(1);
-    let (mut cycles, mut controls, mut whole) = (Vec::new(), Vec::new(), Vec::new());
-    let mut nodes: [Vec<f64>; NODES.len()] = Default::default();
-    let mut flow = 0;
-    for number in 0..rounds + WARM_UP {
-        let start = clock::cycles();
-        rig.fill(|frame| {
-            flow += 1;
-            write_frame(frame, to, from, family.classic_flow(flow))
-        })?;
-        let round = rig.round()?;
-        let took = clock::cycles().wrapping_sub(start);
-        if number < WARM_UP {
-            continue;
-        }
-        cycles.push(round.cycles_per_packet());
-        whole.push(took as f64 / round.packets as f64);
-        nodes.iter_mut().enumerate().for_each(|(node, all)| all.push(round.node(node)));
-        if number % CONTROL_EVERY == 0 || controls.is_empty() {
-            controls.push(control.once());
-        }
-    }
-    let middle = |values: &[f64]| crate::ministat::median(values).unwrap_or_default();
-    Ok(Run {
-        cycles: middle(&cycles),
-        nodes: nodes.map(|all| middle(&all)),
-        loop_pps: clock::cycles_per_second() / middle(&whole),
-        control: middle(&controls),
-    })
-}
-
 fn middle(runs: &[&Run], of: impl Fn(&Run) -> f64) -> Result<Series, Failure> {
     let values: Vec<f64> = runs.iter().map(|run| of(run)).collect();
     Series::of(&values).ok_or_else(|| Failure::runtime("a run without a result"))
 }
 
-fn row(family: Family, runs: &[&Run]) -> Result<Row, Failure> {
+/// A row of these runs; `plain` are those of plain forwarding of the same packets.
+fn row(set: &str, family: Family, runs: &[&Run], plain: &[&Run]) -> Result<Row, Failure> {
     let rate = clock::cycles_per_second();
     let (pps, cycles) = (middle(runs, |run| rate / run.cycles)?, middle(runs, |run| run.cycles)?);
-    let mut stages = BTreeMap::from([("fastforward".to_owned(), cycles.median)]);
+    let forwarding = middle(plain, |run| run.cycles)?.median;
+    let stage = middle(runs, |run| run.stages)?.median;
+    let mut stages = BTreeMap::from([("fastforward".to_owned(), cycles.median - stage)]);
+    if let Some(name) = set.split(' ').next().filter(|name| *name != "forwarding") {
+        stages.insert(name.to_owned(), stage);
+    }
     for (node, name) in SHOWN {
         let cycles = middle(runs, |run| run.nodes[node])?.median;
         // The fast way parses and forwards in one pass and stamps it as one node.
@@ -217,13 +202,14 @@ fn row(family: Family, runs: &[&Run]) -> Result<Row, Failure> {
         }
     }
     Ok(Row {
-        set: "forwarding".to_owned(),
+        set: set.to_owned(),
         family: family.label().to_owned(),
         median_pps: pps.median.round(),
         min_pps: pps.min.round(),
         max_pps: pps.max.round(),
         cycles_per_packet: cycles.median,
-        ratio_to_forwarding: 1.0,
+        ratio_to_forwarding: forwarding / cycles.median,
+        added_cycles: cycles.median - forwarding,
         stages,
     })
 }

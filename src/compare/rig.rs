@@ -9,9 +9,10 @@
 use ferrule_dataplane::arena::{DEFAULT_STRIDE, Frame, HEADER_WINDOW, HugePages, Pages};
 use ferrule_dataplane::clock;
 use ferrule_dataplane::counters::{NODE_COUNT, NODES, WorkerCounters};
-use ferrule_dataplane::fib::{MacAddress, RouteKind, RoutingTable, TableLimits};
+use ferrule_dataplane::fib::{MacAddress, Prefix, RouteKind, RoutingTable, TableLimits};
 use ferrule_dataplane::packet::{Offload, PortId};
 use ferrule_dataplane::port::TxFrame;
+use ferrule_dataplane::stage::Stage;
 use ferrule_dataplane::verdict::DropReason;
 use ferrule_dataplane::world::{Lane, PortPlan, World};
 
@@ -26,6 +27,9 @@ pub const GATEWAYS: u16 = 64;
 const SPARE: usize = 512;
 /// Rounds that a written frame lasts: its TTL starts at 64.
 pub const ROUNDS_PER_FILL: usize = 40;
+
+/// Names of the two ports, as rules know them: packets come in by the first and go out by the second.
+pub const PORTS: [&str; 2] = ["em0", "em1"];
 
 const IN: PortId = PortId(0);
 const OUT: PortId = PortId(1);
@@ -45,6 +49,8 @@ pub struct RigPlan {
     pub workers: usize,
     /// Sizes of the routing table.
     pub limits: TableLimits,
+    /// Runs on a clock that [`Rig::advance`] moves instead of the machine's.
+    pub virtual_time: bool,
 }
 
 impl Default for RigPlan {
@@ -56,6 +62,7 @@ impl Default for RigPlan {
             batch: ferrule_dataplane::batch::BATCH_MAX,
             workers: 1,
             limits: TableLimits { adjacencies: 4096, multipath_groups: 64 },
+            virtual_time: false,
         }
     }
 }
@@ -71,12 +78,19 @@ pub struct Round {
     pub node_cycles: [u64; NODE_COUNT],
     /// Packets that were stamped, by node.
     pub node_packets: [u64; NODE_COUNT],
+    /// TSC cycles in filter stages, where the packets went through them one stage at a time.
+    pub stage_cycles: u64,
 }
 
 impl Round {
     /// TSC cycles per packet.
     pub fn cycles_per_packet(&self) -> f64 {
         self.cycles as f64 / self.packets as f64
+    }
+
+    /// TSC cycles per packet in filter stages, both passes together; 0 where none was stamped.
+    pub fn stages(&self) -> f64 {
+        self.stage_cycles as f64 / self.packets as f64
     }
 
     /// TSC cycles per packet in one node, 0 where none was stamped.
@@ -135,17 +149,32 @@ impl Rig {
     /// # Errors
     /// When memory cannot be had.
     pub fn new(plan: &RigPlan) -> Result<Rig, Failure> {
+        Rig::with_stages(plan, |_| Vec::new())
+    }
+
+    /// As [`Rig::new`], with the filter stages that `make` gives each worker.
+    ///
+    /// # Errors
+    /// When memory cannot be had.
+    pub fn with_stages(
+        plan: &RigPlan,
+        make: impl FnMut(usize) -> Vec<Box<dyn Stage>> + 'static,
+    ) -> Result<Rig, Failure> {
         let total = plan.frames * plan.workers;
-        let mut world = World::builder()
-            .port(PortPlan::new("in"))
-            .port(PortPlan::new("out"))
+        let mut builder = World::builder();
+        if !plan.virtual_time {
+            builder = builder.real_time();
+        }
+        let mut world = builder
+            .port(PortPlan::new(PORTS[0]))
+            .port(PortPlan::new(PORTS[1]))
+            .stages(make)
             .workers(plan.workers)
             .buffers(SPARE, total)
             .memory(plan.stride, HugePages::Prefer)
             .ring(PIECE)
             .limits(plan.limits)
             .options(|o| o.batch = plan.batch)
-            .real_time()
             .build()
             .map_err(|e| failed("putting the gateway together", e))?;
         // The gateways have the first port's MAC address: a frame that came out can go in again as it is.
@@ -195,8 +224,30 @@ impl Rig {
     /// # Errors
     /// When the table is full.
     pub fn classic_route(&mut self, family: Family) -> Result<(), Failure> {
-        let (network, via) = (family.classic_network(), Rig::via(family, 0));
-        self.world.table.route_replace(network, 0, via).map(drop).map_err(|e| failed("the route", e))
+        self.route(family, family.classic_network())
+    }
+
+    /// Adds a route to a network, by the first gateway.
+    ///
+    /// # Errors
+    /// When the table is full.
+    pub fn route(&mut self, family: Family, network: Prefix) -> Result<(), Failure> {
+        self.world.table.route_replace(network, 0, Rig::via(family, 0)).map(drop).map_err(|e| failed("the route", e))
+    }
+
+    /// Moves the virtual clock on and gives the worker so many turns without packets; the TSC cycles that these took.
+    ///
+    /// # Errors
+    /// When the rig runs in real time.
+    pub fn advance(&mut self, nanoseconds: u64, turns: usize) -> Result<u64, Failure> {
+        let clock = self.world.clock().ok_or_else(|| Failure::runtime("a rig in real time cannot be moved on"))?;
+        clock.advance(nanoseconds);
+        let worker = self.world.worker(0);
+        let start = clock::cycles();
+        for _ in 0..turns {
+            worker.turn();
+        }
+        Ok(clock::cycles().wrapping_sub(start))
     }
 
     /// The pages behind the packet memory.
@@ -299,6 +350,7 @@ fn round(lane: &mut Lane<'_>, (frames, back): &mut (Vec<Frame>, Vec<Frame>)) -> 
         return Err(Failure::runtime("the gateway lost a port"));
     };
     let before = nodes(worker.counters());
+    let stages_before = stages(worker.counters());
     let (mut packets, mut cycles) = (0, 0);
     let mut lost = false;
     back.clear();
@@ -341,11 +393,16 @@ fn round(lane: &mut Lane<'_>, (frames, back): &mut (Vec<Frame>, Vec<Frame>)) -> 
         cycles,
         node_cycles: std::array::from_fn(|i| difference(i, |n| n.0)),
         node_packets: std::array::from_fn(|i| difference(i, |n| n.1)),
+        stage_cycles: stages(worker.counters()).wrapping_sub(stages_before),
     })
 }
 
 fn nodes(counters: &WorkerCounters) -> [(u64, u64); NODES.len()] {
     std::array::from_fn(|i| (counters.nodes[i].cycles.get(), counters.nodes[i].packets.get()))
+}
+
+fn stages(counters: &WorkerCounters) -> u64 {
+    counters.stages.iter().map(|stage| stage.cycles.get()).sum()
 }
 
 fn drops(counters: &WorkerCounters) -> String {

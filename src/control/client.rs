@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::protocol::{Envelope, ErrorKind, PROTOCOL, Reply, Request, RouteQuery};
 use crate::failure::Failure;
+use crate::ipfw::{self, call::Call};
 use crate::snapshot::{Finding, NeighborRow, RouteRow, Snapshot};
 
 pub(super) const UPDATE: &str = "use the `ferrule` program of the same release as the daemon";
@@ -160,6 +161,17 @@ impl Client {
     pub fn doctor(&mut self) -> Result<Vec<Finding>, Failure> {
         match self.ask(Request::Doctor)? {
             Reply::Doctor { findings } => Ok(findings),
+            other => Err(self.surprised(&other)),
+        }
+    }
+
+    /// A call of `ipfw` or `sysctl`, and what it shows as data where that is wanted.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn ipfw(&mut self, call: Call, json: bool) -> Result<(ipfw::call::Reply, Option<serde_json::Value>), Failure> {
+        match self.ask(Request::Ipfw { call: Box::new(call), json })? {
+            Reply::Ipfw { reply, rows } => Ok((reply, rows)),
             other => Err(self.surprised(&other)),
         }
     }

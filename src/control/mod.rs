@@ -19,6 +19,7 @@ pub use protocol::{Reply, Request, RouteQuery};
 pub use server::{Options, Server};
 
 use crate::failure::Failure;
+use crate::ipfw::{self, call::Call};
 use crate::snapshot::{Finding, NeighborRow, RouteRow, Snapshot};
 
 /// Where the socket is unless asked otherwise.
@@ -56,6 +57,12 @@ pub trait Gateway: Send + Sync {
     /// # Errors
     /// When nothing waits for confirmation.
     fn confirm(&self) -> Result<String, Failure>;
+
+    /// Answers a call of `ipfw` or `sysctl`; with `json`, what it shows as data, too.
+    ///
+    /// # Errors
+    /// When there is no firewall here.
+    fn ipfw(&self, call: &Call, json: bool) -> Result<(ipfw::call::Reply, Option<serde_json::Value>), Failure>;
 
     /// Begins to drain and end; returns at once.
     fn stop(&self);

@@ -9,13 +9,18 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ipfw;
+use crate::ipfw::call::Call;
 use crate::snapshot::{Finding, NeighborRow, RouteRow, Snapshot};
 
 /// Version of the protocol.
 pub const PROTOCOL: u32 = 1;
 
-/// Longest request line in bytes.
+/// Longest request line in bytes of a client that may only ask.
 pub const REQUEST_MAX: usize = 64 * 1024;
+
+/// Longest request line in bytes of a client that may change things: a file of firewall commands.
+pub const CHANGE_MAX: usize = ipfw::call::LONGEST as usize;
 
 /// Rows in one line of a long answer.
 pub const ROWS_PER_LINE: usize = 1000;
@@ -54,6 +59,13 @@ pub enum Request {
         /// Seconds to wait for [`Request::Confirm`].
         confirm_s: Option<u64>,
     },
+    /// `ipfw` or `sysctl`, as they were called.
+    Ipfw {
+        /// The call.
+        call: Box<Call>,
+        /// What is shown is wanted as data, too.
+        json: bool,
+    },
     /// Keep what the last [`Request::Apply`] brought.
     Confirm,
     /// Drain and end.
@@ -64,6 +76,7 @@ impl Request {
     /// Whether it changes anything, and so needs the write group.
     pub fn writes(&self) -> bool {
         match self {
+            Request::Ipfw { call, .. } => ipfw::command::writes(call),
             Request::Snapshot | Request::Routes(_) | Request::Neighbors | Request::Doctor => false,
             Request::Reload { .. } | Request::Apply { .. } | Request::Confirm | Request::Stop => true,
         }
@@ -109,6 +122,13 @@ pub enum Reply {
     Doctor {
         /// All of them.
         findings: Vec<Finding>,
+    },
+    /// To [`Request::Ipfw`].
+    Ipfw {
+        /// What the program prints and ends with.
+        reply: ipfw::call::Reply,
+        /// What it shows, as data.
+        rows: Option<serde_json::Value>,
     },
     /// It was done.
     Done {

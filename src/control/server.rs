@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 
 use super::access::{Access, Policy};
-use super::protocol::{Envelope, ErrorKind, PROTOCOL, REQUEST_MAX, ROWS_PER_LINE, Reply, Request};
+use super::protocol::{CHANGE_MAX, Envelope, ErrorKind, PROTOCOL, REQUEST_MAX, ROWS_PER_LINE, Reply, Request};
 use super::{Gateway, client};
 use crate::failure::Failure;
 use crate::log;
@@ -36,6 +36,8 @@ pub struct Options {
     pub clients_max: usize,
     /// A client that asks nothing for so long is let go.
     pub idle: Duration,
+    /// Longest request of a client that may change things, in bytes.
+    pub change_max: usize,
     /// From the first byte of a request to its end, and for each answer line to be taken.
     pub patience: Duration,
 }
@@ -44,7 +46,7 @@ impl Options {
     /// The usual limits.
     pub fn new(path: impl Into<PathBuf>, policy: Policy) -> Options {
         let (idle, patience) = (Duration::from_secs(600), Duration::from_secs(5));
-        Options { path: path.into(), policy, clients_max: 32, idle, patience }
+        Options { path: path.into(), policy, clients_max: 32, idle, change_max: CHANGE_MAX, patience }
     }
 }
 
@@ -301,7 +303,8 @@ fn admit(shared: &Arc<Shared>, stream: UnixStream, serial: u64) {
 fn client_loop(shared: &Shared, stream: &UnixStream, access: Access) {
     let mut buffer = Vec::new();
     while !shared.stopping.load(Relaxed) {
-        let line = match read_line(stream, &mut buffer, &shared.options) {
+        let longest = if access == Access::Write { shared.options.change_max } else { REQUEST_MAX };
+        let line = match read_line(stream, &mut buffer, &shared.options, longest) {
             Ok(Some(line)) => line,
             Ok(None) => return,
             Err(text) => {
@@ -316,23 +319,30 @@ fn client_loop(shared: &Shared, stream: &UnixStream, access: Access) {
 }
 
 /// One line without its end; None when the client is gone or asked nothing for too long.
-fn read_line(stream: &UnixStream, buffer: &mut Vec<u8>, options: &Options) -> Result<Option<Vec<u8>>, String> {
+fn read_line(
+    stream: &UnixStream,
+    buffer: &mut Vec<u8>,
+    options: &Options,
+    longest: usize,
+) -> Result<Option<Vec<u8>>, String> {
     let mut deadline = Instant::now() + if buffer.is_empty() { options.idle } else { options.patience };
+    let mut looked_at = 0;
     loop {
-        if let Some(end) = buffer.iter().position(|b| *b == b'\n') {
+        if let Some(end) = buffer[looked_at..].iter().position(|b| *b == b'\n').map(|at| looked_at + at) {
             let mut line: Vec<u8> = buffer.drain(..=end).collect();
             line.pop();
             return Ok(Some(line));
         }
-        if buffer.len() > REQUEST_MAX {
-            return Err(format!("a request is at most {REQUEST_MAX} bytes"));
+        looked_at = buffer.len();
+        if buffer.len() > longest {
+            return Err(format!("a request is at most {longest} bytes"));
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return if buffer.is_empty() { Ok(None) } else { Err("the request did not end in time".into()) };
         }
         let _ = stream.set_read_timeout(Some(left));
-        let mut piece = [0; 4096];
+        let mut piece = [0; 16_384];
         match (&*stream).read(&mut piece) {
             Ok(0) => return Ok(None),
             Ok(n) => {
@@ -370,7 +380,7 @@ fn answer(shared: &Shared, stream: &UnixStream, access: Access, line: &[u8]) -> 
     let done = |result: Result<String, Failure>| match result {
         Ok(text) => Reply::Done { text },
         Err(Failure::Input(text)) => Reply::Error { kind: ErrorKind::Input, text },
-        Err(Failure::Runtime(text)) => Reply::Error { kind: ErrorKind::Failed, text },
+        Err(failure) => Reply::Error { kind: ErrorKind::Failed, text: failure.to_string() },
     };
     let reply = match request {
         Request::Snapshot => Reply::Snapshot { snapshot: Box::new(gateway.snapshot()) },
@@ -383,6 +393,10 @@ fn answer(shared: &Shared, stream: &UnixStream, access: Access, line: &[u8]) -> 
             return send_rows(stream, gateway.neighbors(), |rows, more| Reply::Neighbors { rows, more });
         }
         Request::Doctor => Reply::Doctor { findings: gateway.doctor() },
+        Request::Ipfw { call, json } => match gateway.ipfw(&call, json) {
+            Ok((reply, rows)) => Reply::Ipfw { reply, rows },
+            Err(failure) => done(Err(failure)),
+        },
         Request::Reload { path } => done(gateway.reload(path.as_deref())),
         Request::Apply { path, confirm_s } => done(gateway.apply(&path, confirm_s.map(Duration::from_secs))),
         Request::Confirm => done(gateway.confirm()),

@@ -65,6 +65,15 @@ impl Gateway for Fake {
         self.note("confirm".into())
     }
 
+    fn ipfw(
+        &self,
+        call: &ipfw::call::Call,
+        json: bool,
+    ) -> Result<(ipfw::call::Reply, Option<serde_json::Value>), Failure> {
+        let text = self.note(format!("{} {}", call.program, call.arguments.join(" ")))?;
+        Ok((ipfw::call::Reply { stdout: text, ..Default::default() }, json.then(|| serde_json::json!([]))))
+    }
+
     fn stop(&self) {
         self.stops.fetch_add(1, Relaxed);
     }
@@ -170,7 +179,8 @@ fn stop_waits_for_the_end() {
 
 #[test]
 fn garbage_long_lines_and_wrong_versions_are_refused() {
-    let options = options("garbage");
+    let mut options = options("garbage");
+    options.change_max = protocol::REQUEST_MAX;
     let _server = serve(&options, Arc::default());
     let say = |bytes: &[u8]| {
         let mut stream = UnixStream::connect(&options.path).unwrap();

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use ferrule_config::gateway::Gateway as Config;
+use ferrule_config::ipfw::pending::PendingSet;
 use ferrule_dataplane::counters::WorkerCounters;
 use ferrule_dataplane::fib::{PortSettings, RouteError, RoutingTable};
 use ferrule_dataplane::host_io::HostControl;
@@ -22,6 +23,8 @@ use ferrule_dataplane::worker::Mailbox;
 use super::host::HostPath;
 use super::plan::PortPlan;
 use super::privileges::{Assistant, Privileges};
+use crate::ipfw::firewall::Firewall;
+use crate::ipfw::logging::LogCounters;
 use crate::kernel::FollowerHandle;
 use crate::watchdog::Alarms;
 
@@ -92,7 +95,19 @@ pub struct InForce {
     /// The last refusal of a reload.
     pub last_error: Option<String>,
     /// An applied configuration that waits for its confirmation: the one before it, and until when.
-    pub unconfirmed: Option<(Box<Config>, PathBuf, Instant)>,
+    pub unconfirmed: Option<Unconfirmed>,
+}
+
+/// What comes back unless an applied configuration is confirmed.
+pub struct Unconfirmed {
+    /// The configuration before.
+    pub config: Box<Config>,
+    /// Its file.
+    pub path: PathBuf,
+    /// The firewall's rules before.
+    pub rules: Option<PendingSet>,
+    /// Until when.
+    pub until: Instant,
 }
 
 /// Everything the control threads share.
@@ -113,6 +128,14 @@ pub struct Core {
     pub host: Mutex<HostPath>,
     /// The thread that follows the kernel; set once it runs.
     pub follower: Mutex<Option<FollowerHandle>>,
+    /// The firewall, where there is one.
+    pub firewall: Option<Arc<Firewall>>,
+    /// Counts of the firewall's log.
+    pub log_counters: Arc<LogCounters>,
+    /// Held while a configuration is being put in force: one at a time.
+    pub changing: Mutex<()>,
+    /// Where the control socket is: private directories of scripts are made there.
+    pub run_directory: PathBuf,
     /// Plans of the ports.
     pub plans: Vec<PortPlan>,
     /// Status of the ports.

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use ferrule_config::gateway::{self, Gateway as Config};
+use ferrule_config::ipfw::pending::PendingSet;
 use ferrule_dataplane::clock;
 use ferrule_dataplane::counters::Balance;
 use ferrule_dataplane::fib::table::RouteView;
@@ -18,11 +19,15 @@ use ferrule_dataplane::neighbor::NextHopKey;
 use ferrule_dataplane::packet::PortId;
 use ferrule_dataplane::worker::{Command, WaitingReport};
 
-use super::core::{Core, lock};
+use serde_json::Value;
+
+use super::core::{Core, Unconfirmed, lock};
 use super::host::host_name;
-use super::supervise;
+use super::{ipfw, plan, supervise};
 use crate::control::{Gateway, RouteQuery};
 use crate::failure::Failure;
+use crate::ipfw::call::{Call, Reply};
+use crate::ipfw::firewall::Phase;
 use crate::snapshot::{
     Finding, NamedCount, NeighborRow, NextHopRow, RouteRow, RouteTotals, Severity, Snapshot, WorkerView,
 };
@@ -101,9 +106,10 @@ impl Gateway for Running {
                 stuck: core.alarms.get().is_some_and(|a| a.is_stuck(i)),
             })
             .collect();
+        let stages = plan::stages(&lock(&core.in_force).config);
         let host = WorkerView { worker: u32::MAX, core: None, counters: &core.host_counters, stuck: false };
         let all: Vec<WorkerView<'_>> = views.into_iter().chain([host]).collect();
-        let mut snapshot = Snapshot::read(&core.shared.ports, &all, &[]);
+        let mut snapshot = Snapshot::read(&core.shared.ports, &all, &stages);
         // The host I/O thread counts as a worker does, and is none.
         snapshot.workers.pop();
         let counters = core.workers.iter().map(|w| &*w.counters).chain([&*core.host_counters]);
@@ -129,7 +135,7 @@ impl Gateway for Running {
         daemon.confirm_left_s = in_force
             .unconfirmed
             .as_ref()
-            .map(|(_, _, until)| until.saturating_duration_since(Instant::now()).as_secs_f64());
+            .map(|unconfirmed| unconfirmed.until.saturating_duration_since(Instant::now()).as_secs_f64());
         drop(in_force);
         let statuses = lock(&core.ports);
         for ((row, plan), status) in snapshot.ports.iter_mut().zip(&core.plans).zip(&*statuses) {
@@ -259,6 +265,21 @@ impl Gateway for Running {
         }
     }
 
+    fn ipfw(&self, call: &Call, json: bool) -> Result<(Reply, Option<Value>), Failure> {
+        let Some(firewall) = &self.0.firewall else {
+            return Err(Failure::runtime(
+                "this gateway runs without ipfw: give gateway.toml a section [ipfw] and start it anew",
+            ));
+        };
+        Ok(match call.program.as_str() {
+            "sysctl" => (firewall.sysctl(call), None),
+            _ => {
+                let (reply, rows) = firewall.ipfw(call);
+                (reply, rows.filter(|_| json))
+            }
+        })
+    }
+
     fn stop(&self) {
         self.0.ask_to_stop();
     }
@@ -293,6 +314,14 @@ fn events(core: &Core) -> Vec<NamedCount> {
     ]
     .map(|(name, n)| NamedCount::new(name, n.load(Relaxed)))
     .into();
+    if core.firewall.is_some() {
+        let log = &core.log_counters;
+        events.extend([
+            NamedCount::new("ipfw_log_written", log.written.load(Relaxed)),
+            NamedCount::new("ipfw_log_lost", log.lost.load(Relaxed)),
+            NamedCount::new("ipfw_log_failed", log.failed.load(Relaxed)),
+        ]);
+    }
     if let Some(follower) = &*lock(&core.follower) {
         let k = follower.counters();
         events.extend(
@@ -324,6 +353,11 @@ fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
         }
         ports
     };
+    // What the firewall is built with; None where there is none.
+    let fixed = |config: &Config| {
+        let ipfw = config.ipfw.as_ref().filter(|ipfw| ipfw.enabled);
+        ipfw.map(|ipfw| (ipfw.default, ipfw.dyn_max, ipfw.log.clone()))
+    };
     match () {
         () if a != *b => Some("[gateway]"),
         () if old.control != new.control => Some("[control]"),
@@ -331,6 +365,7 @@ fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
         () if old.icmp != new.icmp => Some("[icmp]"),
         () if old.limits != new.limits => Some("[limits]"),
         () if strip(old) != strip(new) => Some("[[port]]"),
+        () if fixed(old) != fixed(new) => Some("[ipfw] (but script, arguments, environment, time_limit, management)"),
         () => None,
     }
 }
@@ -339,25 +374,19 @@ fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
 fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> Result<String, Failure> {
     // As long as the command line allows; a request can come past it.
     let confirm = confirm.map(|time| time.min(Duration::from_secs(24 * 3600)));
-    let mut in_force = lock(&core.in_force);
-    if in_force.unconfirmed.is_some() {
-        return Err(Failure::runtime(
-            "an applied configuration waits for its confirmation: ferrule confirm, or wait until it is taken back"
-                .to_owned(),
-        ));
-    }
-    let path = path.map_or_else(|| in_force.path.clone(), Path::to_owned);
-    let read = match core.assistant() {
-        Some(assistant) => assistant.read_config(&path).and_then(|bytes| configuration::load_bytes(&path, &bytes)),
-        None => configuration::load(&path),
-    };
-    let result = read.and_then(|config| {
-        if let Some(part) = needs_restart(&in_force.config, &config) {
-            return Err(Failure::input(format!(
-                "{}: a change in {part} needs a restart; nothing was changed",
-                path.display()
-            )));
+    let _alone = lock(&core.changing);
+    let path = {
+        let in_force = lock(&core.in_force);
+        if in_force.unconfirmed.is_some() {
+            return Err(Failure::runtime(
+                "an applied configuration waits for its confirmation: ferrule confirm, or wait until it is taken back"
+                    .to_owned(),
+            ));
         }
+        path.map_or_else(|| in_force.path.clone(), Path::to_owned)
+    };
+    let result = prepare(core, &path).and_then(|(config, rules)| {
+        let in_force = lock(&core.in_force);
         let mut routing = lock(&core.routing);
         if core.is_standalone()
             && let Err(failure) = supervise::install(core, &mut routing, &config)
@@ -366,13 +395,19 @@ fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> 
             supervise::install(core, &mut routing, &in_force.config)?;
             return Err(failure);
         }
-        Ok(config)
+        drop((routing, in_force));
+        let before = core.firewall.as_ref().map(|firewall| firewall.set());
+        if let (Some(firewall), Some(rules)) = (&core.firewall, rules) {
+            firewall.load(rules).map_err(Failure::runtime)?;
+        }
+        Ok((config, before))
     });
+    let mut in_force = lock(&core.in_force);
     match result {
-        Ok(config) => {
+        Ok((config, rules)) => {
             core.counters.reloads.fetch_add(1, Relaxed);
             tell_on_exit(core, &config);
-            let old = std::mem::replace(&mut in_force.config, config);
+            let old = Box::new(std::mem::replace(&mut in_force.config, config));
             let old_path = std::mem::replace(&mut in_force.path, path.clone());
             in_force.last_error = None;
             let text = format!("{} is in force", path.display());
@@ -380,7 +415,8 @@ fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> 
                 Some(time) => log::notice(format!("{text}, for {} s unless confirmed", time.as_secs())),
                 None => log::notice(&text),
             }
-            in_force.unconfirmed = confirm.map(|time| (Box::new(old), old_path, Instant::now() + time));
+            in_force.unconfirmed =
+                confirm.map(|time| Unconfirmed { config: old, path: old_path, rules, until: Instant::now() + time });
             Ok(match confirm {
                 Some(time) => format!("{text}; taken back in {} s unless confirmed: ferrule confirm", time.as_secs()),
                 None => text,
@@ -395,6 +431,27 @@ fn put_in_force(core: &Core, path: Option<&Path>, confirm: Option<Duration>) -> 
     }
 }
 
+/// Reads a file and runs its script; nothing is changed yet.
+fn prepare(core: &Core, path: &Path) -> Result<(Config, Option<PendingSet>), Failure> {
+    let config = match core.assistant() {
+        Some(assistant) => assistant.read_config(path).and_then(|bytes| configuration::load_bytes(path, &bytes))?,
+        None => configuration::load(path)?,
+    };
+    if let Some(part) = needs_restart(&lock(&core.in_force).config, &config) {
+        return Err(Failure::input(format!(
+            "{}: a change in {part} needs a restart; nothing was changed",
+            path.display()
+        )));
+    }
+    let Some(firewall) = &core.firewall else { return Ok((config, None)) };
+    if firewall.phase() == Phase::Closed {
+        return Err(Failure::runtime("the script that was started first has not ended yet; nothing was changed"));
+    }
+    let settings = config.ipfw.clone().unwrap_or_default();
+    let rules = ipfw::gather(core, &settings, path)?;
+    Ok((config, Some(rules)))
+}
+
 /// The helper puts the box right if we are killed: it must know how.
 fn tell_on_exit(core: &Core, config: &Config) {
     if let Some(assistant) = core.assistant()
@@ -407,9 +464,13 @@ fn tell_on_exit(core: &Core, config: &Config) {
 /// Takes an applied configuration back whose time to be confirmed has passed.
 pub fn take_back_unconfirmed(core: &Core) {
     let mut in_force = lock(&core.in_force);
-    let Some((config, path, _)) = in_force.unconfirmed.take_if(|(_, _, until)| Instant::now() >= *until) else {
-        return;
-    };
+    let due = in_force.unconfirmed.take_if(|unconfirmed| Instant::now() >= unconfirmed.until);
+    let Some(Unconfirmed { config, path, rules, .. }) = due else { return };
+    if let (Some(firewall), Some(rules)) = (&core.firewall, rules)
+        && let Err(reason) = firewall.load(rules)
+    {
+        log::error(format!("taking the rules back: {reason}"));
+    }
     if core.is_standalone()
         && let Err(failure) = supervise::install(core, &mut lock(&core.routing), &config)
     {

@@ -24,7 +24,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::ipfw::{self, Gathered};
 use super::privileges::in_memory;
+use crate::ipfw::logging::file;
 use crate::kernel::{ChosenRecords, HostInterface, KernelError, RecordKeeper, remove_vlan_record, restore_left};
 use crate::log;
 use crate::privilege::helper::Actions;
@@ -43,6 +45,10 @@ pub const OPEN_TAP: &str = "open-tap";
 pub const OPEN_HOST_TAP: &str = "open-host-tap";
 /// A configuration: `{"path": file}`.
 pub const READ_CONFIG: &str = "read-config";
+/// The script of a configuration is run: `{"path": configuration}`; gives a [`Gathered`] as a file.
+pub const RUN_SCRIPT: &str = "run-script";
+/// A file of the firewall's log: `{"path": file, "aside": whether the one that is there is put aside}`.
+pub const OPEN_LOG: &str = "open-log";
 /// A restore record: `{"path": file}` with its text as a file.
 pub const STORE_RECORD: &str = "store-record";
 /// A record away: `{"path": file}`.
@@ -71,6 +77,8 @@ pub struct Charter {
     pub kernel_on_exit: bool,
     /// The configuration that the daemon was started with.
     pub config: PathBuf,
+    /// Files that the firewall's log may be written to, and how many of each are kept.
+    pub logs: Vec<(PathBuf, u32)>,
     /// The control socket, and its inode.
     pub socket: (PathBuf, u64),
 }
@@ -155,6 +163,13 @@ struct OfPath {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct OfLog {
+    path: PathBuf,
+    aside: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct OfQueue {
     queue: u32,
 }
@@ -201,6 +216,19 @@ impl Actions for Duties {
                 let OfPath { path } = read(arguments)?;
                 let bytes = configuration(charter, &path)?;
                 Ok((Value::Null, vec![in_memory(&bytes).map_err(|e| e.to_string())?]))
+            }
+            RUN_SCRIPT => {
+                let OfPath { path } = read(arguments)?;
+                let gathered = serde_json::to_vec(&run_script(charter, &path)?).map_err(|e| e.to_string())?;
+                Ok((Value::Null, vec![in_memory(&gathered).map_err(|e| e.to_string())?]))
+            }
+            OPEN_LOG => {
+                let OfLog { path, aside } = read(arguments)?;
+                let Some((_, keep)) = charter.logs.iter().find(|(log, _)| *log == path) else {
+                    return Err(format!("{} is no log of the configuration", path.display()));
+                };
+                let file = file::open(&path, aside, *keep).map_err(|e| e.to_string())?;
+                Ok((Value::Null, vec![file.into()]))
             }
             STORE_RECORD => {
                 let OfPath { path } = read(arguments)?;
@@ -319,6 +347,30 @@ fn configuration(charter: &Charter, path: &Path) -> Result<Vec<u8>, String> {
     ))
 }
 
+/// Runs the script that a configuration names: one beside that which the daemon was started with, where others than root write as little.
+fn run_script(charter: &Charter, path: &Path) -> Result<Gathered, String> {
+    let full = path.canonicalize().map_err(|e| format!("{}: {e}", path.display()))?;
+    let own = charter.config.canonicalize().map_err(|e| format!("{}: {e}", charter.config.display()))?;
+    if full.parent() != own.parent() {
+        return Err(format!(
+            "{} may not name a script that root runs: put it beside {}",
+            path.display(),
+            charter.config.display()
+        ));
+    }
+    let bytes = configuration(charter, path)?;
+    let config = match gateway::parse_bytes(&bytes) {
+        Ok(config) => config,
+        Err(_) => return Ok(Gathered::Failed(format!("{} cannot be used", path.display()))),
+    };
+    let settings = config.ipfw.ok_or("the configuration has no [ipfw]")?;
+    let directory = charter.socket.0.parent().unwrap_or(Path::new("/run")).to_owned();
+    Ok(match ipfw::run(&settings, directory) {
+        Ok(run) => Gathered::Calls { calls: run.recorded, stderr: run.stderr },
+        Err(failure) => Gathered::Failed(failure.to_string()),
+    })
+}
+
 /// The text in a file without a name.
 fn text(file: OwnedFd) -> Result<String, String> {
     let file = File::from(file);
@@ -383,6 +435,7 @@ mod tests {
             state_directory: place.0.join("state"),
             kernel_on_exit: false,
             config: place.0.join("gateway.toml"),
+            logs: vec![(place.0.join("ipfw.log"), 1)],
             socket: (place.0.join("socket"), 0),
         };
         let mut duties = Duties::default();
@@ -421,6 +474,25 @@ mod tests {
         let text = duties.call(STORE_RECORD, &json!({ "path": "/etc/passwd" }), record).unwrap_err();
         assert!(text.contains("no record of a port"), "{text}");
         assert!(refused(&mut duties, REMOVE_RECORD, json!({ "path": "/etc/passwd" })).contains("no record of a port"));
+    }
+
+    #[test]
+    fn only_logs_and_scripts_of_the_configuration_are_touched() {
+        let (place, elsewhere) = (Place::new("logs"), Place::new("logs-elsewhere"));
+        let mut duties = begun(&place);
+        let own = place.0.join("ipfw.log");
+        let mut open =
+            |path: &Path, aside: bool| duties.call(OPEN_LOG, &json!({ "path": path, "aside": aside }), Vec::new());
+        assert_eq!(open(&own, false).unwrap().1.len(), 1);
+        assert_eq!(open(&own, true).unwrap().1.len(), 1);
+        assert!(place.0.join("ipfw.log.0").exists());
+        assert!(open(Path::new("/etc/passwd"), true).unwrap_err().contains("is no log"));
+        let far = elsewhere.0.join("gateway.toml");
+        std::fs::write(&far, "[ipfw]\nscript = \"/bin/true\"\n[[port]]\ndevice = \"em0\"\n").unwrap();
+        std::fs::write(place.0.join("gateway.toml"), "[[port]]\ndevice = \"em0\"\n").unwrap();
+        assert!(refused(&mut duties, RUN_SCRIPT, json!({ "path": far })).contains("may not name a script"));
+        let own = place.0.join("gateway.toml");
+        assert!(refused(&mut duties, RUN_SCRIPT, json!({ "path": own })).contains("has no [ipfw]"));
     }
 
     #[test]

@@ -56,6 +56,7 @@ pub fn options(plan: &PortPlan, plans: &[PortPlan], state_directory: &std::path:
         state_directory: state_directory.to_owned(),
         accept_router_advertisements: plan.accept_ra,
         tags_in_frames: matches!(plan.driver, gateway::Driver::Auto { .. } | gateway::Driver::Xdp { .. }),
+        finished_by_kernel: matches!(plan.driver, gateway::Driver::Packet { offload: false, .. }),
         // A box that forwards does so for routes through links that are no port, too; between ports our own rule forbids it.
         forward_to_host_links: crate::kernel::forwards_ipv4(),
         promiscuous: plans.iter().any(|p| p.physical == plan.id && p.tag.is_some()),

@@ -10,6 +10,7 @@ pub mod core;
 pub mod gateway;
 pub mod helper;
 pub mod host;
+pub mod ipfw;
 pub mod plan;
 pub mod privileges;
 pub mod sink;

@@ -107,6 +107,11 @@ fn made_up_mac(id: PortId) -> MacAddress {
     MacAddress([0x02, 0xfe, 0x72, 0x75, high, low.wrapping_add(1)])
 }
 
+/// Names of the stages in the packets' way, in the order of the In hook.
+pub fn stages(gateway: &Gateway) -> Vec<String> {
+    gateway.ipfw.iter().filter(|ipfw| ipfw.enabled).map(|_| "ipfw".to_owned()).collect()
+}
+
 /// Settings of worker `id`.
 pub fn worker(gateway: &Gateway, id: usize, workers: usize) -> Options {
     let engine = &gateway.engine;
@@ -127,7 +132,8 @@ pub fn worker(gateway: &Gateway, id: usize, workers: usize) -> Options {
         neighbor_limit: (gateway.host.neighbor_limit as usize).div_ceil(workers),
         icmp_rate: (gateway.icmp.rate.div_ceil(workers as u32), gateway.icmp.burst),
         dhcp_bypass: gateway.host.dhcp_bypass,
-        flow_owner: false,
+        // A stage with states needs both directions of a flow at one worker.
+        flow_owner: workers > 1 && !stages(gateway).is_empty(),
         clock: ClockSource::Tsc,
     }
 }

@@ -12,6 +12,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use caps::{CapSet, Capability};
 use ferrule_config::gateway::Gateway as Config;
@@ -22,6 +23,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::helper::{self, Charter};
+use super::ipfw::Gathered;
 use crate::control::access::Accounts;
 use crate::failure::Failure;
 use crate::kernel::{KernelError, RecordKeeper};
@@ -229,6 +231,30 @@ impl Assistant {
             Ok(_) => Ok(bytes),
             Err(e) => Err(Failure::runtime(format!("{}: {e}", path.display()))),
         }
+    }
+
+    /// Has the script of a configuration run, and gets the calls that it made.
+    ///
+    /// # Errors
+    /// When the helper may not, or is gone. A script that failed is no error of this function.
+    pub fn run_script(&self, config: &Path, patience: Duration) -> Result<Gathered, Failure> {
+        let arguments = json!({ "path": config });
+        let (_, fds) = self.helper.call_within(patience, helper::RUN_SCRIPT, &arguments, &[])?;
+        let Some(fd) = fds.into_iter().next() else { return Err(Failure::runtime("privileged helper: no file")) };
+        let told = |e: &dyn fmt::Display| Failure::runtime(format!("privileged helper: what the script made: {e}"));
+        let mut bytes = Vec::new();
+        File::from(fd).read_to_end(&mut bytes).map_err(|e| told(&e))?;
+        serde_json::from_slice(&bytes).map_err(|e| told(&e))
+    }
+
+    /// A file of the firewall's log, after the one that is there was put aside where that is asked.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn open_log(&self, path: &Path, aside: bool) -> io::Result<File> {
+        let arguments = json!({ "path": path, "aside": aside });
+        let (_, fds) = self.ask(helper::OPEN_LOG, &arguments, &[]).map_err(io::Error::other)?;
+        fds.into_iter().next().map(File::from).ok_or_else(|| io::Error::other("the privileged helper gave no file"))
     }
 
     /// What becomes of the box if this process is killed.

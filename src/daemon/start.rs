@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use ferrule_dataplane::port::xdp::Umem;
 use ferrule_dataplane::port::xdp::device::Device;
 use ferrule_dataplane::ports::{MacAddress, PortTable};
 use ferrule_dataplane::quiesce::Domain;
-use ferrule_dataplane::stage::Shared;
+use ferrule_dataplane::stage::{Shared, Stage};
 use ferrule_dataplane::wake::Waker;
 use ferrule_dataplane::worker::{Command, Event, Mailbox, Parts, Rings, Worker};
 
@@ -37,10 +37,12 @@ use super::helper::Charter;
 use super::host::{HostPath, STATE_DIRECTORY, wanted};
 use super::plan::{self, PortPlan};
 use super::privileges::{self, Assistant, Privileges, Whom};
-use super::{sink, supervise};
+use super::{ipfw, sink, supervise};
 use crate::control::access::{Accounts, Policy};
 use crate::control::server::{Listener, Options as SocketOptions};
 use crate::failure::Failure;
+use crate::ipfw::firewall::Firewall;
+use crate::ipfw::logging::{self, Journal};
 use crate::kernel::{Follower, MonitorOptions, doctor};
 use crate::metrics::server::MetricsListener;
 use crate::signals::{self, Notifier, SignalThread, Wish};
@@ -205,6 +207,8 @@ struct Assembled {
     host_thread: Option<JoinHandle<()>>,
     requests: Vec<rtrb::Consumer<NextHopKey>>,
     follower: Option<Follower>,
+    /// Writes what `log` rules met.
+    journal: Option<Journal>,
 }
 
 /// How many workers: what the file says, else as many as the port with the most queues has, within the processors.
@@ -275,6 +279,13 @@ fn assemble(
     let rate = config.host.punt_rate;
     let punt = Arc::new(PuntLimits::new([rate.neighbor, rate.routing, rate.dhcp, rate.other]));
     let host_counters = Arc::new(WorkerCounters::new(plans.len(), 0));
+    let firewall = config.ipfw.as_ref().filter(|ipfw| ipfw.enabled).map(|ipfw| {
+        let names = plans.iter().map(|plan| plan.name.clone()).collect();
+        Arc::new(Firewall::new(ipfw, &domain, workers, names))
+    });
+    let log = config.ipfw.as_ref().and_then(|ipfw| ipfw.log.clone()).filter(|_| firewall.is_some());
+    let (sinks, journal_rings) = logging::Rings::new(if log.is_some() { workers } else { 0 });
+    let mut sinks = sinks.into_iter();
     let mut mesh = Rings::mesh(workers, RING, &bells);
     let cores = plan::cores(&config, workers);
     let (mut handles, mut ends, mut requests, mut ready) = (vec![], vec![], vec![], vec![]);
@@ -282,7 +293,8 @@ fn assemble(
     for (id, (pool, bell)) in pools.into_iter().zip(&bells).enumerate() {
         let Some(place) = domain.register() else { continue };
         let mailbox = Arc::new(Mailbox::new(bell.clone()));
-        let counters = Arc::new(WorkerCounters::new(plans.len(), 0));
+        let stages: Vec<Box<dyn Stage>> = firewall.iter().map(|firewall| firewall.stage(id, sinks.next())).collect();
+        let counters = Arc::new(WorkerCounters::new(plans.len(), stages.len()));
         let link = (!standalone).then(|| {
             let (link, end) = rings::link(RING, host_bell.clone(), bell.clone(), punt.clone());
             ends.push(end);
@@ -296,7 +308,7 @@ fn assemble(
             counters: counters.clone(),
             pool,
             quiesce: place,
-            stages: Vec::new(),
+            stages,
             host: link,
             rings: std::mem::take(&mut mesh[id]),
             requests: asks,
@@ -315,6 +327,7 @@ fn assemble(
         host_io = Some(control);
     }
     let statuses = plans.iter().map(|_| PortStatus { admin_up: true, ..PortStatus::default() }).collect();
+    let run_directory = run_directory(&config, options);
     let in_force = InForce { path: options.config.clone(), config, last_error: None, unconfirmed: None };
     let core = Core {
         in_force: Mutex::new(in_force),
@@ -325,6 +338,10 @@ fn assemble(
         host_io,
         host: Mutex::new(host),
         follower: Mutex::new(None),
+        firewall,
+        log_counters: Arc::default(),
+        changing: Mutex::new(()),
+        run_directory,
         plans,
         ports: Mutex::new(statuses),
         umem,
@@ -337,7 +354,17 @@ fn assemble(
         started: Instant::now(),
     };
     let core = Arc::new(core);
-    Ok(Assembled { core, ready, ready_host, threads: Vec::new(), host_thread: None, requests, follower: None })
+    let journal = log.zip(core.firewall.clone()).map(|(settings, firewall)| {
+        let (opener, counters) = (ipfw::log_opener(&core, settings.keep), core.log_counters.clone());
+        Journal::new(&settings, journal_rings, firewall, opener, counters)
+    });
+    Ok(Assembled { core, journal, ready, ready_host, threads: Vec::new(), host_thread: None, requests, follower: None })
+}
+
+/// The directory of the control socket.
+fn run_directory(config: &Config, options: &RunOptions) -> PathBuf {
+    let socket = options.socket.as_ref().unwrap_or(&config.control.socket.value);
+    socket.parent().map_or_else(|| PathBuf::from("/run"), Path::to_owned)
 }
 
 /// Opens every port. Nobody reads the queues yet.
@@ -390,6 +417,7 @@ fn charter(core: &Core, listener: &Listener, options: &RunOptions) -> Charter {
         state_directory: options.state_directory.clone(),
         kernel_on_exit: config.engine.on_exit.value == gateway::OnExit::Kernel,
         config: options.config.clone(),
+        logs: ipfw::logs(config),
         socket: (socket.to_owned(), inode),
     }
 }
@@ -473,9 +501,32 @@ fn serve(
     if let Some(watchdog) = &_watchdog {
         let _ = core.alarms.set(watchdog.alarms().clone());
     }
-    Notifier.ready("forwarding");
-    log::notice(format!("forwarding with {} worker(s)", core.workers.len()));
+    let journal_ends = Arc::new(AtomicBool::new(false));
+    let journal = assembled.journal.take().and_then(|journal| {
+        let ends = journal_ends.clone();
+        spawn("ipfw-log", move || journal.run(&ends))
+    });
+    let opening = core.clone();
+    let begin = move || {
+        if let Some(firewall) = &opening.firewall {
+            ipfw::open(&opening, firewall);
+        }
+        Notifier.ready("forwarding");
+        log::notice(format!("forwarding with {} worker(s)", opening.workers.len()));
+    };
+    // The supervisor has work to do while a script runs.
+    let _opening = match core.firewall {
+        Some(_) => spawn("ipfw-script", begin),
+        None => {
+            begin();
+            None
+        }
+    };
     supervise::run(&core, &mut assembled.requests);
+    journal_ends.store(true, Ordering::Relaxed);
+    if let Some(journal) = journal {
+        let _ = journal.join();
+    }
     Notifier.stopping();
     Ok(())
 }

@@ -102,6 +102,8 @@ pub struct ScriptRun {
     pub stderr: String,
     /// Calls of the programs.
     pub calls: usize,
+    /// These calls, in their order.
+    pub recorded: Vec<Call>,
 }
 
 /// Why a script gave no rule set. Nothing of it is in force.
@@ -145,7 +147,8 @@ pub fn run(request: &ScriptRequest, names: &dyn Names, hosts: &dyn Hosts) -> Res
         let said = if tail.is_empty() { String::new() } else { format!("; it said:\n  {tail}") };
         return Err(failed(format!("{} {how}{said}", request.script.display())));
     }
-    Ok(ScriptRun { rules: session.pending().rule_set(), stdout, stderr, calls: session.calls() })
+    let recorded = session.recorded();
+    Ok(ScriptRun { rules: session.pending().rule_set(), stdout, stderr, calls: session.calls(), recorded })
 }
 
 fn failed(reason: impl Into<String>) -> ScriptError {

@@ -11,18 +11,15 @@ use ferrule_config::ipfw::grammar::Grammar;
 use ferrule_config::ipfw::language::Hosts;
 use ferrule_config::ipfw::names::Names;
 use ferrule_config::ipfw::pending::{Environment, PendingSet};
-use ferrule_config::ipfw::variable::VARIABLES;
 
 use super::call::{Call, CommandFile, Reply};
+use super::sysctl;
 
 /// Modules that are built in here.
 const MODULES: [&str; 6] = ["ipfw", "ipfw_nat", "dummynet", "libalias", "ipfw_pmod", "alias_ftp"];
 
 /// How much text the calls of one script may hand over, in bytes: the set that is built from it is bounded by it.
 const MEMORY: usize = 512 << 20;
-
-/// Variables of the system that scripts ask for or set, and what they are here: the gateway forwards both families.
-const FORWARDING: [&str; 3] = ["net.inet.ip.forwarding", "net.inet6.ip6.forwarding", "net.inet.ip.fastforwarding"];
 
 /// A command that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,12 +52,22 @@ pub struct Session<'a> {
     /// Bytes of text handed over.
     received: usize,
     failed: Vec<FailedCommand>,
+    recorded: Vec<Call>,
 }
 
 impl<'a> Session<'a> {
     /// A session with an empty rule set.
     pub fn new(names: &'a dyn Names, hosts: &'a dyn Hosts, settings: BTreeMap<String, String>) -> Self {
-        Self { pending: PendingSet::new(), names, hosts, settings, calls: 0, received: 0, failed: Vec::new() }
+        Self {
+            pending: PendingSet::new(),
+            names,
+            hosts,
+            settings,
+            calls: 0,
+            received: 0,
+            failed: Vec::new(),
+            recorded: Vec::new(),
+        }
     }
 
     /// The set as it is now.
@@ -71,6 +78,11 @@ impl<'a> Session<'a> {
     /// Commands that leave the set incomplete.
     pub fn failed(&self) -> &[FailedCommand] {
         &self.failed
+    }
+
+    /// The calls so far, in their order: another session that answers them comes to the same.
+    pub fn recorded(&mut self) -> Vec<Call> {
+        std::mem::take(&mut self.recorded)
     }
 
     /// Calls so far.
@@ -86,10 +98,11 @@ impl<'a> Session<'a> {
         if self.received > MEMORY {
             return self.overrun(call);
         }
+        self.recorded.push(call.clone());
         let arguments: Vec<&str> = call.arguments.iter().map(String::as_str).collect();
         match call.program.as_str() {
             "ipfw" => self.ipfw(call),
-            "sysctl" => self.sysctl(&arguments),
+            "sysctl" => sysctl::answer(&arguments, &mut self.pending),
             "sysrc" => self.sysrc(&arguments),
             "kldload" => modules(&arguments, "kldload", "can't load", "No such file or directory"),
             "kldstat" => kldstat(&arguments),
@@ -162,56 +175,6 @@ impl<'a> Session<'a> {
         let program = file.map_or_else(|| "ipfw".to_owned(), |(_, line)| format!("Line {line}"));
         let stderr = answer.stderr.iter().map(|text| format!("{program}: {text}\n")).collect();
         Reply { stdout: answer.stdout, stderr, exit: answer.exit }
-    }
-
-    fn sysctl(&mut self, arguments: &[&str]) -> Reply {
-        let mut reply = Reply::default();
-        let mut value_only = false;
-        let mut quiet = false;
-        for &argument in arguments {
-            if let Some(letters) = argument.strip_prefix('-') {
-                value_only |= letters.contains('n');
-                quiet |= letters.contains('q');
-                if letters.contains('a') {
-                    for variable in VARIABLES {
-                        let value = self.pending.variable(variable.name).unwrap_or(variable.default);
-                        reply.stdout.push_str(&format!("{}: {value}\n", variable.name));
-                    }
-                }
-                continue;
-            }
-            let (name, new) = match argument.split_once('=') {
-                Some((name, new)) => (name, Some(new)),
-                None => (argument, None),
-            };
-            let shown = |name: &str| if value_only { String::new() } else { format!("{name}: ") };
-            let result = match new {
-                None if FORWARDING.contains(&name) => Ok(format!("{}1\n", shown(name))),
-                None => match self.pending.variable(name) {
-                    Some(value) => Ok(format!("{}{value}\n", shown(name))),
-                    None => Err(format!("unknown oid '{name}'")),
-                },
-                Some("1") if FORWARDING.contains(&name) => Ok(format!("{}1 -> 1\n", shown(name))),
-                Some(new) => match new.trim().parse() {
-                    Ok(value) => {
-                        let set = self.pending.set_variable(name, value);
-                        set.map(|before| format!("{}{before} -> {value}\n", shown(name)))
-                    }
-                    Err(_) => Err(format!("invalid integer '{new}'")),
-                },
-            };
-            match result {
-                Ok(text) if quiet && new.is_some() => drop(text),
-                Ok(text) => reply.stdout.push_str(&text),
-                Err(reason) => {
-                    if !quiet {
-                        reply.stderr.push_str(&format!("sysctl: {reason}\n"));
-                    }
-                    reply.exit = 1;
-                }
-            }
-        }
-        reply
     }
 
     fn sysrc(&mut self, arguments: &[&str]) -> Reply {

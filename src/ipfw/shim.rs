@@ -53,7 +53,7 @@ fn ask(program: &str, arguments: Vec<OsString>, socket: &OsString) -> Result<Rep
 }
 
 /// Files after `profile`, read here because here is where the script may read them.
-fn profiles(arguments: &[String]) -> BTreeMap<String, Result<String, String>> {
+pub fn profiles(arguments: &[String]) -> BTreeMap<String, Result<String, String>> {
     let named = arguments.windows(2).filter(|pair| pair[0] == "profile");
     named.map(|pair| (pair[1].clone(), std::fs::read_to_string(&pair[1]).map_err(|e| reason(&e)))).collect()
 }

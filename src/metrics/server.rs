@@ -207,6 +207,13 @@ mod tests {
         fn confirm(&self) -> Result<String, Failure> {
             Err(Failure::runtime("fake"))
         }
+        fn ipfw(
+            &self,
+            _: &crate::ipfw::call::Call,
+            _: bool,
+        ) -> Result<(crate::ipfw::call::Reply, Option<serde_json::Value>), Failure> {
+            Err(Failure::runtime("fake"))
+        }
         fn stop(&self) {}
     }
 

@@ -124,6 +124,20 @@ impl Helper {
         arguments: &impl Serialize,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(Value, Vec<OwnedFd>), Failure> {
+        self.call_within(PATIENCE, action, arguments, descriptors)
+    }
+
+    /// As [`Helper::call`], for what takes its time.
+    ///
+    /// # Errors
+    /// As [`Helper::call`].
+    pub fn call_within(
+        &self,
+        patience: Duration,
+        action: &str,
+        arguments: &impl Serialize,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Value, Vec<OwnedFd>), Failure> {
         let arguments = serde_json::to_value(arguments).map_err(told("arguments"))?;
         let message = serde_json::to_vec(&Call { action: action.to_owned(), arguments }).map_err(told("arguments"))?;
         // One call at a time: held over the answer, so that answers are not mixed up.
@@ -132,11 +146,11 @@ impl Helper {
             return Err(Failure::runtime("privileged helper: an earlier answer never came; restart the daemon"));
         }
         send(socket.as_fd(), &message, descriptors).map_err(told("cannot ask"))?;
-        if !wait(&socket, PATIENCE).map_err(told("poll"))? {
+        if !wait(&socket, patience).map_err(told("poll"))? {
             self.broken.store(true, Ordering::Release);
             return Err(Failure::runtime(format!(
                 "privileged helper: no answer to `{action}` in {} s",
-                PATIENCE.as_secs()
+                patience.as_secs()
             )));
         }
         match receive(socket.as_fd()).map_err(told("cannot read its answer"))? {

@@ -9,6 +9,7 @@
 //! - `[host]`: [`Host`]
 //! - `[icmp]`: [`Icmp`]
 //! - `[limits]`: [`Limits`]
+//! - `[ipfw]`: [`Ipfw`]
 //! - `[[port]]`: [`Port`], and `[[port.vlan]]`: [`Vlan`]
 //! - `[[route]]`: [`Route`], standalone mode only
 //! - `[[neighbor]]`: [`Neighbor`], standalone mode only
@@ -25,6 +26,7 @@
 
 pub mod address;
 mod check;
+pub mod ipfw;
 mod notes;
 mod parse;
 pub mod port;
@@ -36,6 +38,7 @@ pub mod settings;
 mod tests;
 
 pub use address::MacAddress;
+pub use ipfw::{DefaultRule, Ipfw, IpfwLog, LogFormat, Management};
 pub use parse::{MAX_BYTES, parse, parse_bytes};
 pub use port::{Driver, Interface, Port, Vlan, VlanProtocol, XdpMode};
 pub use route::{Neighbor, Route, RouteKind};
@@ -56,6 +59,8 @@ pub struct Gateway {
     pub icmp: Icmp,
     /// `[limits]`.
     pub limits: Limits,
+    /// `[ipfw]`, where there is one.
+    pub ipfw: Option<Ipfw>,
     /// `[[port]]`, at least one, in the order of the file.
     pub ports: Vec<Port>,
     /// `[[route]]`.

@@ -2,6 +2,7 @@
 //! Canonical TOML: every section and every value in force, defaults included; what has no value is left out.
 //! `parse(print(x)) == x`.
 
+use super::ipfw::{DefaultRule, Ipfw, LogFormat};
 use super::settings::{Control, Dispatch, Engine, Host, HugePages, Icmp, Limits, OnExit, Poll};
 use super::{Driver, Gateway, Neighbor, Port, Route, RouteKind, Vlan, VlanProtocol, XdpMode};
 use std::fmt::{Display, Formatter, Result};
@@ -15,6 +16,9 @@ impl Display for Gateway {
         host(f, &self.host)?;
         icmp(f, self.icmp)?;
         limits(f, &self.limits)?;
+        if let Some(section) = &self.ipfw {
+            ipfw(f, section)?;
+        }
         for item in &self.ports {
             port(f, item, self.is_standalone())?;
         }
@@ -101,6 +105,43 @@ fn limits(f: &mut Formatter<'_>, limits: &Limits) -> Result {
     plain(f, "ipv4_routes", limits.ipv4_routes)?;
     plain(f, "ipv6_routes", limits.ipv6_routes)?;
     plain(f, "adjacencies", limits.adjacencies)
+}
+
+fn ipfw(f: &mut Formatter<'_>, ipfw: &Ipfw) -> Result {
+    writeln!(f, "\n[ipfw]")?;
+    plain(f, "enabled", Some(ipfw.enabled))?;
+    path(f, "script", ipfw.script.as_ref().map(|script| script.as_path()))?;
+    if !ipfw.arguments.is_empty() {
+        list(f, "arguments", &ipfw.arguments, |argument| quote(argument))?;
+    }
+    if !ipfw.environment.is_empty() {
+        let variables: Vec<String> =
+            ipfw.environment.iter().map(|(name, value)| format!("{name} = {}", quote(value))).collect();
+        writeln!(f, "environment = {{ {} }}", variables.join(", "))?;
+    }
+    plain(f, "time_limit", Some(ipfw.time_limit))?;
+    let default = match ipfw.default {
+        DefaultRule::Deny => "deny",
+        DefaultRule::Accept => "accept",
+    };
+    text(f, "default", Some(default))?;
+    plain(f, "dyn_max", ipfw.dyn_max)?;
+    let from: Vec<String> = ipfw.management.from.iter().map(|address| quote(&address.to_string())).collect();
+    let from = if from.is_empty() { String::new() } else { format!(", from = [{}]", from.join(", ")) };
+    writeln!(f, "management = {{ port = {}{from} }}", ipfw.management.port)?;
+    let Some(log) = &ipfw.log else { return Ok(()) };
+    let mut keys = Vec::new();
+    let quoted = |file: &Path| quote(&file.to_string_lossy());
+    if let Some(file) = &log.file {
+        let format = match log.format {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        };
+        keys.extend([format!("file = {}", quoted(file)), format!("format = \"{format}\"")]);
+    }
+    keys.extend(log.pcap.as_ref().map(|file| format!("pcap = {}", quoted(file))));
+    keys.extend([format!("size = {}", log.size), format!("keep = {}", log.keep)]);
+    writeln!(f, "log = {{ {} }}", keys.join(", "))
 }
 
 fn port(f: &mut Formatter<'_>, port: &Port, standalone: bool) -> Result {

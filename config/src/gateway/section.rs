@@ -15,6 +15,7 @@ pub(crate) const SECTIONS: &[(&str, bool)] = &[
     ("host", false),
     ("icmp", false),
     ("limits", false),
+    ("ipfw", false),
     ("port", true),
     ("route", true),
     ("neighbor", true),
@@ -45,6 +46,12 @@ const KEYS: &[(&str, &[&str])] = &[
     ("punt_rate", &["neighbor", "routing", "dhcp", "other"]),
     ("[icmp]", &["rate", "burst"]),
     ("[limits]", &["ipv4_routes", "ipv6_routes", "adjacencies"]),
+    (
+        "[ipfw]",
+        &["enabled", "script", "arguments", "environment", "time_limit", "default", "dyn_max", "management", "log"],
+    ),
+    ("management", &["port", "from"]),
+    ("log", &["file", "format", "pcap", "size", "keep"]),
     (
         "[[port]]",
         &[

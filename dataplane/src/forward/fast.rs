@@ -19,6 +19,7 @@ const RARE: Flags = Flags::LINK_GROUP
     .with(Flags::FROM_HOST)
     .with(Flags::GENERATED)
     .with(Flags::LINK_READY)
+    .with(Flags::NEXT_HOP)
     .with(Flags::DECREMENTED);
 
 /// Flags of packets that leave by the full way.

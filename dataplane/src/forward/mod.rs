@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod abort;
 pub mod answer;
 mod build;
 pub mod fast;
 pub mod fragment;
 pub mod icmp;
+pub mod probe;
 pub mod punt;
 pub mod reset;
 #[cfg(test)]
@@ -111,8 +113,31 @@ pub enum Refusal {
 /// Routes one packet. On return its verdict says what is next; with [`Verdict::Forward`] its adjacency and egress are set and the TTL
 /// is decremented. The refusal, if any, is what the sender should be told.
 pub fn route(packet: &mut Packet, shared: &Shared) -> Option<Refusal> {
+    let id = lookup(packet, &shared.fib);
+    route_by(packet, id, shared)
+}
+
+/// As [`route`], by way of a next hop that is not the destination's.
+pub fn route_to(packet: &mut Packet, next_hop: IpAddr, shared: &Shared) -> Option<Refusal> {
+    let id = look_up_address(next_hop, &shared.fib);
+    if matches!(shared.fib.adjacencies.kind(id), AdjacencyKind::Local | AdjacencyKind::LinkLocal) {
+        packet.judge(Verdict::Drop(DropReason::NextHopLocal));
+        return None;
+    }
+    route_by(packet, Some(id), shared)
+}
+
+/// The entry of an address.
+pub fn look_up_address(address: IpAddr, fib: &Fib) -> AdjacencyId {
+    match address {
+        IpAddr::V4(address) => fib.v4.lookup(address.to_bits()),
+        IpAddr::V6(address) => fib.v6.lookup(address.to_bits()),
+    }
+}
+
+fn route_by(packet: &mut Packet, id: Option<AdjacencyId>, shared: &Shared) -> Option<Refusal> {
     let fib = &*shared.fib;
-    let Some(id) = lookup(packet, fib) else {
+    let Some(id) = id else {
         packet.judge(Verdict::Drop(DropReason::EtherTypeUnknown));
         return None;
     };

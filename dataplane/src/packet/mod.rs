@@ -82,6 +82,8 @@ impl Flags {
     /// `egress` and the Ethernet addresses are set: no route look-up and no rewrite, only the way out (ARP, ND, answers that must
     /// leave where the question came in).
     pub const LINK_READY: Flags = Flags(1 << 14);
+    /// A stage names the next hop ([`crate::stage::Stage::next_hop`]): the route look-up is for that and not for the destination.
+    pub const NEXT_HOP: Flags = Flags(1 << 15);
 
     /// Whether all of `other`'s bits are set.
     #[inline(always)]

@@ -101,6 +101,8 @@ impl Worker {
             // Frames that a device has not taken yet are offered again soon.
             let pending = self.tx.iter().any(|side| side.queue.as_ref().is_some_and(|q| q.outstanding() > 0));
             let nanos = if pending || self.holds() { most.min(SLEEP_HELD_NANOS) } else { most };
+            let now = self.now;
+            let nanos = self.stages.iter().map(|stage| stage.rests(now)).fold(nanos, u64::min);
             let timeout = Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
             let mut fds: SmallVec<[PollFd<'_>; 16]> = SmallVec::new();
             fds.push(PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN));

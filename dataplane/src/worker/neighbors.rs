@@ -2,19 +2,22 @@
 
 #![forbid(unsafe_code)]
 
+use std::net::IpAddr;
+
 use super::{Waits, Worker};
-use crate::fib::{AdjacencyKind, Fib};
+use crate::fib::{AdjacencyId, AdjacencyKind, AdjacencyView, Fib};
 use crate::forward::{self, Refusal};
 use crate::neighbor::{NeighborState, NextHopKey, Outcome, Queued};
-use crate::packet::Packet;
+use crate::packet::{Flags, Packet};
 use crate::stage::Context;
 use crate::verdict::DropReason;
 
 impl Worker {
     /// Holds a packet whose next hop has no MAC yet.
     pub(super) fn wait_for_neighbor(&mut self, mut packet: Packet) {
-        let (adjacency, view) = forward::adjacency(&packet, &self.shared.fib);
-        let Some(key) = next_hop(&packet, &self.shared.fib) else {
+        let named = self.next_hop(&packet);
+        let (adjacency, view) = way(&packet, named, &self.shared.fib);
+        let Some(key) = next_hop(&packet, named, &self.shared.fib) else {
             // The routes changed since this packet was routed: it goes where they lead now.
             packet.adjacency = adjacency;
             match view.kind() {
@@ -53,7 +56,9 @@ impl Worker {
     pub(super) fn poll_neighbors(&mut self) {
         let fib = self.shared.fib.clone();
         let mut waits = std::mem::take(&mut self.waits);
-        let state = |_: NextHopKey, packet: &Packet| match forward::adjacency(packet, &fib).1.kind() {
+        // A packet whose next hop was named by a stage goes where that is found.
+        let found = |key: NextHopKey, packet: &Packet| way(packet, named(key, packet), &fib).1.kind();
+        let state = |key: NextHopKey, packet: &Packet| match found(key, packet) {
             AdjacencyKind::Forward => NeighborState::Ready,
             AdjacencyKind::Glean | AdjacencyKind::Unresolved | AdjacencyKind::Multipath => NeighborState::Unresolved,
             _ => NeighborState::Failed,
@@ -62,12 +67,17 @@ impl Worker {
         self.neighbors.poll(
             self.now,
             state,
-            |packet, outcome| if outcome == Outcome::Ready { ready.push(packet) } else { failed.push(packet) },
+            |key, mut packet, outcome| match outcome {
+                Outcome::Ready => {
+                    packet.adjacency = way(&packet, named(key, &packet), &fib).0;
+                    ready.push(packet);
+                }
+                _ => failed.push(packet),
+            },
             |key| asks.push(key),
         );
         self.note_waiting();
-        for mut packet in ready.drain(..) {
-            packet.adjacency = forward::adjacency(&packet, &fib).0;
+        for packet in ready.drain(..) {
             self.egress(packet);
         }
         for packet in failed.drain(..) {
@@ -95,11 +105,26 @@ impl Worker {
     }
 }
 
+/// The next hop that a packet waits for because a stage named it.
+fn named(key: NextHopKey, packet: &Packet) -> Option<IpAddr> {
+    packet.flags.has(Flags::NEXT_HOP).then_some(key.address)
+}
+
+/// Where a packet goes: by its destination, or by the next hop that a stage named.
+fn way(packet: &Packet, named: Option<IpAddr>, fib: &Fib) -> (AdjacencyId, AdjacencyView) {
+    match named {
+        Some(address) => fib.adjacencies.resolve(forward::look_up_address(address, fib), packet.hash),
+        None => forward::adjacency(packet, fib),
+    }
+}
+
 /// The next hop a packet waits for.
-fn next_hop(packet: &Packet, fib: &Fib) -> Option<NextHopKey> {
-    let (id, view) = forward::adjacency(packet, fib);
+fn next_hop(packet: &Packet, named: Option<IpAddr>, fib: &Fib) -> Option<NextHopKey> {
+    let (id, view) = way(packet, named, fib);
     match view.kind() {
-        AdjacencyKind::Glean => Some(NextHopKey { port: view.port(), address: forward::destination(packet)? }),
+        AdjacencyKind::Glean => {
+            Some(NextHopKey { port: view.port(), address: named.or_else(|| forward::destination(packet))? })
+        }
         AdjacencyKind::Unresolved => Some(NextHopKey { port: view.port(), address: fib.adjacencies.next_hop(id)? }),
         _ => None,
     }

@@ -5,6 +5,7 @@
 use super::Worker;
 use super::turn::Entry;
 use crate::batch::Batch;
+use crate::counters::WorkerCounters;
 use crate::packet::{Flags, Packet};
 use crate::stage::{Context, Hook};
 use crate::verdict::DropReason;
@@ -53,6 +54,8 @@ impl Worker {
 
     /// Gives every stage its turn: packets that it held go on behind it, packets that it made are routed.
     pub(super) fn poll_stages(&mut self) -> usize {
+        let on_rings = |counters: &WorkerCounters| counters.ring_in.get().wrapping_add(counters.ring_out.get());
+        let before = on_rings(&self.counters);
         let mut total = 0;
         for at in 0..self.stages.len() {
             let mut back = std::mem::take(&mut self.out);
@@ -65,7 +68,8 @@ impl Worker {
             back.consume(|packet| self.resume(at, packet.take()));
             self.out = back;
         }
-        total
+        // What the stages of several workers hand to each other is work too: there is more to come of it.
+        total + (on_rings(&self.counters).wrapping_sub(before) != 0) as usize
     }
 
     /// A packet that stage `at` had held goes on after the hook at which it was taken: no stage that has not judged it is skipped.

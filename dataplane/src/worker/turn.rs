@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -423,6 +424,11 @@ impl Worker {
     fn finish_routed(&mut self, mut packet: Packet) {
         if packet.flags.has(Flags::REROUTE) && packet.goes_on() {
             packet.flags.clear(Flags::REROUTE);
+            if packet.flags.has(Flags::NEXT_HOP.with(Flags::FROM_HOST)) {
+                // The kernel's choice of port and neighbour does not hold any more; its TTL does.
+                packet.flags.clear(Flags::FROM_HOST);
+                packet.flags.set(Flags::DECREMENTED);
+            }
             self.route(Entry::Out, &mut packet);
         }
         self.finish_packet(packet);
@@ -466,9 +472,21 @@ impl Worker {
         if packet.flags.any(Flags::FROM_HOST.with(Flags::LINK_READY)) {
             return;
         }
-        if let Some(refusal) = forward::route(packet, &self.shared) {
+        let next_hop = self.next_hop(packet);
+        let refusal = match next_hop {
+            Some(next_hop) => forward::route_to(packet, next_hop, &self.shared),
+            None => forward::route(packet, &self.shared),
+        };
+        if let Some(refusal) = refusal {
             self.refuse(refusal, packet);
         }
+    }
+
+    /// The next hop that a stage has named.
+    #[inline(always)]
+    pub(super) fn next_hop(&self, packet: &Packet) -> Option<IpAddr> {
+        let named = packet.flags.has(Flags::NEXT_HOP);
+        if named { self.stages.iter().find_map(|stage| stage.next_hop(packet)) } else { None }
     }
 
     pub(super) fn refuse(&mut self, refusal: Refusal, packet: &Packet) {

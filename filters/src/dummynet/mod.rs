@@ -105,7 +105,7 @@ impl Default for Limits {
 }
 
 /// Where a rule sends a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Target {
     /// `pipe N`
     Pipe(u32),

@@ -114,6 +114,11 @@ impl<T> Lane<T> {
         taken
     }
 
+    /// Takes the next message of one worker.
+    pub fn take(&mut self, worker: usize) -> Option<Message<T>> {
+        self.from.get_mut(worker)?.as_mut()?.pop().ok()
+    }
+
     /// Whether others have sent something.
     pub fn is_waiting(&self) -> bool {
         self.from.iter().flatten().any(|ring| !ring.is_empty())

@@ -12,10 +12,12 @@ use ferrule_dataplane::stage::{Context, Hook};
 use super::counters::CounterRow;
 use super::dynamic::{Direction, FlowKey, LimitTo, NameFilter, NewState, PacketFacts, RuleRef, States, state_hash};
 use super::execute::{Effects, bytes_of};
+use super::lister::StateLister;
 use super::log::{LogRecord, LogSink};
 use super::notes::Ring;
 use super::program::{MakeState, RuleFacts};
 use super::residual::{Question, Surroundings, ask};
+use super::services::Services;
 use super::table::{TableId, Tables};
 
 /// What one worker owns of it.
@@ -26,6 +28,10 @@ pub struct Holdings {
     pub states: States,
     /// Look-up tables.
     pub tables: Tables,
+    /// Pipes and NAT; None where there are none: rules that send packets there drop them.
+    pub services: Option<Services>,
+    /// Who shows the states to the control side; None where nobody asks.
+    pub lister: Option<StateLister>,
     /// Where `log` rules write; None where nobody reads.
     pub log: Option<LogSink>,
     /// Secret of the numbers that `prob` draws.
@@ -39,7 +45,17 @@ pub struct Holdings {
 impl Holdings {
     /// The holdings of a worker with these states and tables.
     pub fn new(states: States, tables: Tables, seed: u64) -> Holdings {
-        Holdings { notes: Ring::default(), states, tables, log: None, seed, walks: 0, orphans: 0 }
+        Holdings {
+            notes: Ring::default(),
+            states,
+            tables,
+            lister: None,
+            services: None,
+            log: None,
+            seed,
+            walks: 0,
+            orphans: 0,
+        }
     }
 
     /// Takes over the time, the settings and the newest tables.
@@ -188,8 +204,8 @@ impl Effects for Around<'_, '_> {
         }
     }
 
-    fn has_nat(&self, _instance: u32) -> bool {
-        false
+    fn has_nat(&self, instance: u32) -> bool {
+        self.holdings.services.as_ref().is_some_and(|services| services.nats.has(instance))
     }
 
     fn fibs(&self) -> u32 {

@@ -19,6 +19,10 @@ use super::residual::{Scene, Surroundings, number};
 /// Most jumps of one packet: rules that call each other for longer drop it.
 const JUMPS_MAX: usize = 4096;
 
+/// Most states that send one packet to their rules: two `count keep-state` rules of different groups would send it to and fro for ever,
+/// and FreeBSD's kernel with it.
+const STATE_JUMPS_MAX: u32 = 16;
+
 /// What the rules decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -106,6 +110,8 @@ struct Run<'a, 'p, E> {
     probed: Option<NameFilter>,
     /// What it found.
     found: Option<(u32, bool)>,
+    /// How many states may still send the packet to their rules.
+    state_jumps: u32,
 }
 
 /// Takes a packet along the rules from an entry on.
@@ -116,7 +122,15 @@ pub fn walk<E: Effects>(
     start: u32,
     around: &mut E,
 ) -> Outcome {
-    let mut run = Run { walk, program, around, argument: TableValue::default(), probed: None, found: None };
+    let mut run = Run {
+        walk,
+        program,
+        around,
+        argument: TableValue::default(),
+        probed: None,
+        found: None,
+        state_jumps: STATE_JUMPS_MAX,
+    };
     let mut start = start;
     // Rule that still sees the value of the table look-up that led to it.
     let mut carry = NO_ENTRY;
@@ -236,8 +250,13 @@ impl<E: Effects> Run<'_, '_, E> {
             return None;
         }
         self.probed = Some(name);
+        self.found = None;
+        if self.state_jumps == 0 {
+            return None;
+        }
         let program = self.program;
         self.found = self.around.probe(name, self.walk.packet, |made_by| program.rule_of(made_by));
+        self.state_jumps -= u32::from(self.found.is_some());
         self.found.map(|(rule, _)| rule)
     }
 

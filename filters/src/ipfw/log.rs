@@ -73,6 +73,11 @@ impl LogBudget {
         self.left.store(self.most, Relaxed);
     }
 
+    /// How many it is; 0 is without limit.
+    pub fn most(&self) -> u32 {
+        self.most
+    }
+
     /// How many are left; None without limit.
     pub fn left(&self) -> Option<u32> {
         (self.most != 0).then(|| self.left.load(Relaxed))

@@ -70,12 +70,14 @@ pub struct Notes {
     pub mark: u32,
     /// `setfib`.
     pub fib: u32,
+    /// `fwd`: the next hop, of the packet's family; 0 for none.
+    pub next_hop: u128,
 }
 
 impl Notes {
     /// Whether nothing hangs on it that outlives a pass.
     pub fn is_empty(&self) -> bool {
-        self.tags.as_slice().is_empty() && self.callers.as_slice().is_empty() && self.fib == 0
+        self.tags.as_slice().is_empty() && self.callers.as_slice().is_empty() && self.fib == 0 && self.next_hop == 0
     }
 }
 

@@ -2,7 +2,7 @@
 //! What the sender of a refused packet is sent.
 
 use ferrule_dataplane::forward::icmp::{self, IcmpError, Unreachable};
-use ferrule_dataplane::forward::reset;
+use ferrule_dataplane::forward::{abort, reset};
 use ferrule_dataplane::packet::Packet;
 use ferrule_dataplane::stage::Context;
 
@@ -19,11 +19,13 @@ pub fn answer(decision: Decision, packet: &Packet, context: &mut Context<'_>) {
             icmp::error(IcmpError::Unreachable(Unreachable::Code(code)), packet, context);
         }
         // As many resets a second as ICMP errors, out of the same bucket: a flood of SYNs must not become one of RSTs.
-        Decision::Reset => {
-            if context.icmp_limit.take(context.now) {
-                reset::reset(packet, context);
-            } else {
+        Decision::Reset | Decision::Abort => {
+            if !context.icmp_limit.take(context.now) {
                 context.counters.icmp_suppressed.add(1);
+            } else if decision == Decision::Abort {
+                abort::abort(packet, context);
+            } else {
+                reset::reset(packet, context);
             }
         }
         _ => {}

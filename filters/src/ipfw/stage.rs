@@ -5,6 +5,7 @@
 //! what the rules make of it, the second decides. Nearly all packets end there, with a counter and a verdict; the rest are walked along
 //! the rules ([`super::execute`]). At the Out hook the keys of the In hook are used again where packet and batch are still the same.
 
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,15 +15,17 @@ use ferrule_dataplane::packet::{Family, Flags, Packet, PortId};
 use ferrule_dataplane::stage::{Context, Foresight, Hook, Stage};
 use ferrule_dataplane::verdict::{DropReason, Verdict};
 
-use super::around::{Around, Holdings, facts_of};
+use super::around::{Holdings, facts_of};
 use super::counters::CounterRow;
-use super::dynamic::{Direction, FlowKey, NameFilter, RuleRef, StateIndex};
-use super::execute::{self, Decision, Walk, bytes_of};
+use super::dynamic::{Direction, Fate, FlowKey, NameFilter, RuleRef, StateIndex, StateView};
+use super::execute::bytes_of;
 use super::foresee::Foreseen;
+use super::forwarding;
+use super::keepalive::Keepalives;
 use super::live::Live;
 use super::memo::{DENY, Memo, PLAIN, SLOT, TraceId};
-use super::program::Program;
-use super::refuse;
+use super::program::{Act, Program};
+use super::reassemble::Reassembler;
 
 /// The key of what is not judged.
 const NOT_JUDGED: u64 = u64::MAX;
@@ -55,9 +58,9 @@ pub(super) struct Pending {
 /// One worker's ipfw.
 pub struct Ipfw {
     live: Arc<Live>,
-    generation: u64,
+    pub(super) generation: u64,
     pub(super) program: Arc<Program>,
-    counters: CounterRow,
+    pub(super) counters: CounterRow,
     worker: usize,
     pub(super) memo: Memo,
     /// States, tables, notes and what else rules reach.
@@ -72,9 +75,14 @@ pub struct Ipfw {
     pub(super) has_states: bool,
     /// What the holdings counted at the last In hook.
     orphans: u64,
+    keepalives: Keepalives,
+    /// Where any rule says `reass`, or has said so.
+    pub(super) reassembler: Option<Box<Reassembler>>,
+    /// How far states of rules that are gone were looked for; None when all were.
+    purging: Option<u32>,
     seed: u64,
     now: u64,
-    second: u64,
+    pub(super) second: u64,
 }
 
 impl Ipfw {
@@ -90,6 +98,8 @@ impl Ipfw {
             memo: Memo::new(&program, seed),
             has_states: program.has_states(),
             orphans: 0,
+            purging: None,
+            reassembler: reassembler_for(&program),
             program,
             holdings,
             keys: Box::new([0; BATCH_MAX]),
@@ -97,6 +107,7 @@ impl Ipfw {
             seen: Box::new([Seen::default(); BATCH_MAX]),
             found: Box::new([None; BATCH_MAX]),
             foreseen: Foreseen::default(),
+            keepalives: Keepalives::default(),
             seed,
             now: u64::MAX,
             second: 0,
@@ -126,6 +137,11 @@ impl Ipfw {
         self.has_states = self.program.has_states();
         self.seen.fill(Seen::default());
         self.found.fill(None);
+        if self.reassembler.is_none() {
+            self.reassembler = reassembler_for(&self.program);
+        }
+        // States of rules that are gone end with them.
+        self.purging = Some(0);
     }
 
     /// The key of a packet; at the Out hook the In hook's, where packet and batch are still the same.
@@ -312,38 +328,23 @@ impl Ipfw {
     /// A packet that takes more than a counter and a verdict, or whose key was not met yet.
     #[inline(never)]
     fn walk(&mut self, hook: Hook, key: u64, packet: &mut Packet, context: &mut Context<'_>) {
-        let mut notes = self.holdings.notes.of(packet);
-        notes.mark = 0;
-        let before = notes;
-        let bytes = bytes_of(packet);
-        let mut around = Around::new(&mut self.holdings, &self.counters, self.second, context);
-        let mut walk = Walk { packet, key, hook, layer2: false, notes: &mut notes, bytes };
-        let (decision, rule) = execute::walk(&self.program, &mut self.memo, &mut walk, 0, &mut around);
-        if notes != before {
-            self.holdings.notes.keep(packet, &notes);
-        }
-        self.carry_out(hook, decision, rule, packet, context);
+        self.judge_from(hook, key, 0, packet, context);
     }
 
-    fn carry_out(
-        &mut self,
-        hook: Hook,
-        decision: Decision,
-        rule: Option<u32>,
-        packet: &mut Packet,
-        context: &mut Context<'_>,
-    ) {
-        let _ = (hook, rule);
-        match decision {
-            Decision::Allow => return,
-            Decision::Unreach(..) | Decision::Unreach6(_) | Decision::Reset | Decision::Abort => {
-                refuse::answer(decision, packet, context);
-            }
-            // What is not there drops, as FreeBSD does without the module.
-            _ => {}
+    /// Carries out what the control side ordered for pipes and NAT.
+    #[inline(always)]
+    fn obey(&mut self, context: &mut Context<'_>) {
+        if let Some(services) = &mut self.holdings.services
+            && services.is_waiting()
+        {
+            services.obey(context);
         }
-        packet.judge(Verdict::Drop(DropReason::Filter));
     }
+}
+
+/// Memory for `reass`, where any rule needs it.
+fn reassembler_for(program: &Program) -> Option<Box<Reassembler>> {
+    program.entries.iter().any(|entry| entry.act == Act::Reassemble).then(Box::default)
 }
 
 /// Whether the rules see a packet: what still goes on and is IP. Resets that this stage made do not meet it again, as FreeBSD marks them.
@@ -375,6 +376,8 @@ impl Stage for Ipfw {
 
     fn process(&mut self, hook: Hook, batch: &mut Batch, context: &mut Context<'_>) {
         self.follow(context.now);
+        // Behind the rules: what is new in them was ordered before.
+        self.obey(context);
         if self.program.classifier.keys() == 1 {
             let id = self.memo.find(0);
             if id & PLAIN != 0 {
@@ -395,10 +398,47 @@ impl Stage for Ipfw {
     }
 
     fn poll(&mut self, batch: &mut Batch, context: &mut Context<'_>) {
-        let _ = batch;
         self.foreseen.is_open = false;
         self.follow(context.now);
-        self.holdings.states.sweep(SWEEP, |_| {}, |_| {});
+        self.obey(context);
+        self.give_back(batch, context);
+        self.holdings.states.sweep(SWEEP, |_| {}, |keepalive| self.keepalives.send(keepalive, context));
+        if let Some(services) = &mut self.holdings.services {
+            services.nats.sweep(context.now);
+        }
+        if let Some(reassembler) = &mut self.reassembler {
+            reassembler.turn(context);
+        }
+        if let Some(cursor) = &mut self.purging {
+            let program = &self.program;
+            let fate = |state: &StateView| if program.rule_of(state.rule).is_none() { Fate::End } else { Fate::Keep };
+            if self.holdings.states.purge(cursor, SWEEP as u32, fate) {
+                self.purging = None;
+                // What the batches before found may have been one of them.
+                self.holdings.orphans = self.holdings.orphans.wrapping_add(1);
+            }
+        }
+        if let Some(lister) = &mut self.holdings.lister {
+            lister.turn(&self.holdings.states);
+        }
+    }
+
+    fn close(&mut self, context: &mut Context<'_>) {
+        if let Some(services) = &mut self.holdings.services {
+            services.pipes.close(context);
+        }
+        if let Some(reassembler) = &mut self.reassembler {
+            reassembler.close(context);
+        }
+    }
+
+    fn rests(&self, now: u64) -> u64 {
+        let shares = self.reassembler.is_some();
+        self.holdings.services.as_ref().map_or(u64::MAX, |services| services.pipes.rests(now, shares))
+    }
+
+    fn next_hop(&self, packet: &Packet) -> Option<IpAddr> {
+        forwarding::next_hop(packet, &self.holdings.notes.of(packet))
     }
 
     fn needs_flow_owner(&self) -> bool {
@@ -421,6 +461,10 @@ impl Stage for Ipfw {
 
     fn still_holds(&self) -> bool {
         self.foreseen_holds()
+    }
+
+    fn flow_owner(&self, packet: &Packet) -> Option<usize> {
+        self.holdings.services.as_ref()?.nats.owner_of(packet)
     }
 
     fn passes_plain(&mut self, now: u64) -> bool {

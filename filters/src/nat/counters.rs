@@ -64,6 +64,19 @@ pub struct Counters {
     pub unrecorded: u64,
 }
 
+impl std::ops::AddAssign for Counters {
+    /// The sum over workers.
+    fn add_assign(&mut self, more: Counters) {
+        self.translated_in += more.translated_in;
+        self.translated_out += more.translated_out;
+        self.unchanged += more.unchanged;
+        self.dropped.iter_mut().zip(more.dropped).for_each(|(sum, n)| *sum += n);
+        self.created += more.created;
+        self.expired += more.expired;
+        self.unrecorded += more.unrecorded;
+    }
+}
+
 /// States by kind. Its text is the line of libalias's log, which `ipfw nat N show log` prints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounts {

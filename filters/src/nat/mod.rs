@@ -299,6 +299,11 @@ impl Nat {
         &self.config
     }
 
+    /// What it shares with the other workers' instances of its number.
+    pub fn shared(&self) -> &Arc<SharedFlows> {
+        &self.shared
+    }
+
     /// The alias address in force.
     pub fn address(&self) -> Option<Ipv4Addr> {
         (self.address != 0).then(|| self.address.into())

@@ -58,6 +58,9 @@ pub struct TakeoverOptions {
     /// The NIC leaves VLAN tags in their frames: for AF_XDP, which is not told of a tag that the NIC took out, and would
     /// take the frame for an untagged one.
     pub tags_in_frames: bool,
+    /// The kernel finishes checksums and cuts TCP super-packets itself before it gives frames to the NIC, if that is a veth,
+    /// which would hand them to its other end unfinished. The `packet` port merges frames only where this is so.
+    pub finished_by_kernel: bool,
 }
 
 impl Default for TakeoverOptions {
@@ -71,6 +74,7 @@ impl Default for TakeoverOptions {
             forward_to_host_links: false,
             promiscuous: false,
             tags_in_frames: false,
+            finished_by_kernel: false,
         }
     }
 }

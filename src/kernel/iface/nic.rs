@@ -18,6 +18,10 @@ pub(super) const INHERITED: [&str; 4] = ["addr_gen_mode", "autoconf", "use_tempa
 /// Features with which a NIC takes the VLAN tag out of a frame and tells it beside: 802.1Q, 802.1ad.
 const STRIPPING: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 
+/// Features with which a device takes unfinished checksums from the kernel. TCP segmentation depends on them, and the kernel
+/// switches it off and on with them.
+const FINISHING: [&str; 2] = ["tx-checksum-ip-generic", "tx-checksum-sctp"];
+
 /// In what state a NIC was found; there is one at a time.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Found {
@@ -60,6 +64,10 @@ pub(super) fn is_tun(link: &Link) -> bool {
     link.kind.as_deref() == Some("tun")
 }
 
+fn is_veth(link: &Link) -> bool {
+    link.kind.as_deref() == Some("veth")
+}
+
 /// Whether a TAP may stand in the place of this link.
 pub(super) fn may_be_replaced(link: &Link) -> Result<(), KernelError> {
     let refuse = |why: &str| Err(KernelError::Taken { name: link.name.clone(), why: why.to_owned() });
@@ -94,16 +102,17 @@ pub(super) fn examine(rtnl: &mut Rtnl, link: &Link) -> Result<NicRecord, KernelE
         mtu: link.mtu,
         flags: link.flags,
         settings: found,
-        stripping: stripping(link.ifindex),
+        stripping: switchable(link.ifindex, &STRIPPING),
+        finishing: if is_veth(link) { switchable(link.ifindex, &FINISHING) } else { Vec::new() },
         configuration: rtnl.configuration(link.ifindex, Scope::All)?,
     })
 }
 
-/// The features in use with which a NIC takes VLAN tags out of frames, of those that can be switched off.
-fn stripping(ifindex: u32) -> Vec<String> {
-    let features = Ethtool::open().ok().and_then(|mut ethtool| ethtool.features(ifindex));
-    let Some((active, fixed)) = features else { return Vec::new() };
-    STRIPPING.into_iter().filter(|name| active.contains(*name) && !fixed.contains(*name)).map(str::to_owned).collect()
+/// Those of the features that are in use and can be switched off.
+fn switchable(ifindex: u32, features: &[&str]) -> Vec<String> {
+    let found = Ethtool::open().ok().and_then(|mut ethtool| ethtool.features(ifindex));
+    let Some((active, fixed)) = found else { return Vec::new() };
+    features.iter().filter(|name| active.contains(**name) && !fixed.contains(**name)).map(|&name| name.into()).collect()
 }
 
 /// Whether a NIC takes VLAN tags out of frames now.
@@ -112,14 +121,13 @@ pub(crate) fn strips_tags(ifindex: u32) -> bool {
     features.is_some_and(|(active, _)| STRIPPING.iter().any(|name| active.contains(*name)))
 }
 
-/// Switches the features of the record. A NIC that has none, or a kernel without ethtool netlink, needs nothing.
-fn switch_stripping(nic: &NicRecord, on: bool) -> Result<(), KernelError> {
-    if nic.stripping.is_empty() {
+/// Switches features of the record. A NIC that has none, or a kernel without ethtool netlink, needs nothing.
+fn switch(nic: &NicRecord, features: &[String], on: bool) -> Result<(), KernelError> {
+    if features.is_empty() {
         return Ok(());
     }
-    let switched = Ethtool::open()?.set_features(nic.ifindex, &nic.stripping, on);
-    let what =
-        || format!("switching {} of {} {}", nic.stripping.join(", "), nic.phy_name, if on { "on" } else { "off" });
+    let switched = Ethtool::open()?.set_features(nic.ifindex, features, on);
+    let what = || format!("switching {} of {} {}", features.join(", "), nic.phy_name, if on { "on" } else { "off" });
     switched.map_err(|error| KernelError::netlink(what(), error))
 }
 
@@ -145,7 +153,10 @@ pub(super) fn quiet(
         filter.unsilence(&now)?;
     }
     if options.tags_in_frames {
-        switch_stripping(nic, false)?;
+        switch(nic, &nic.stripping, false)?;
+    }
+    if options.finished_by_kernel {
+        switch(nic, &nic.finishing, false)?;
     }
     let mut flags = libc::IFF_UP | libc::IFF_ALLMULTI;
     if options.promiscuous {
@@ -172,7 +183,8 @@ pub(super) fn restore_link(
         message.attribute_u32(libc::IFLA_MTU, nic.mtu);
     })
     .map_err(|error| KernelError::netlink(format!("restoring {name}"), error))?;
-    switch_stripping(nic, true)?;
+    switch(nic, &nic.stripping, true)?;
+    switch(nic, &nic.finishing, true)?;
     filter.unsilence(&nic.phy_name)?;
     filter.unsilence(name)?;
     for setting in &nic.settings {

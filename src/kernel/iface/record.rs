@@ -30,6 +30,9 @@ pub(crate) struct NicRecord {
     /// Features with which it takes VLAN tags out of frames, of those that were on and can be switched.
     #[serde(default)]
     pub(crate) stripping: Vec<String>,
+    /// Features with which a veth takes unfinished frames from the kernel, likewise.
+    #[serde(default)]
+    pub(crate) finishing: Vec<String>,
     pub(crate) configuration: Configuration,
 }
 
@@ -248,6 +251,7 @@ mod tests {
             flags: 0,
             settings: vec![Setting::new(tree, key, 1)],
             stripping: Vec::new(),
+            finishing: Vec::new(),
             configuration: Configuration::default(),
         };
         serde_json::to_string(&Record::new(name, Some(nic))).unwrap()

@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! From text to [`Gateway`]: every section is read to its end whatever went wrong before, then the whole is checked.
 
+mod ipfw;
 mod port;
 mod route;
 mod settings;
@@ -97,6 +98,9 @@ impl Reader<'_> {
         }
         if let Some(section) = self.section(root, "limits", "[limits]") {
             gateway.limits = self.limits(&section);
+        }
+        if let Some(section) = self.section(root, "ipfw", "[ipfw]") {
+            gateway.ipfw = Some(self.ipfw(&section));
         }
         let ports = self.blocks(root.get("port"), "[[port]]");
         doubts.names |= ports.is_none();
@@ -208,8 +212,8 @@ fn complaint(message: impl Into<String>) -> Diagnostic {
 
 /// The only section that takes this key.
 fn home_of(key: &str) -> Option<&'static str> {
-    const TITLES: [&str; 8] =
-        ["[gateway]", "[control]", "[host]", "[icmp]", "[limits]", "[[port]]", "[[route]]", "[[neighbor]]"];
+    const TITLES: [&str; 9] =
+        ["[gateway]", "[control]", "[host]", "[icmp]", "[limits]", "[ipfw]", "[[port]]", "[[route]]", "[[neighbor]]"];
     let mut homes = TITLES.into_iter().filter(|title| super::section::keys(title).contains(&key));
     match (homes.next(), homes.next()) {
         (Some(home), None) => Some(home),

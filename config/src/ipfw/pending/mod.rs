@@ -157,6 +157,11 @@ impl PendingSet {
         Ok(before)
     }
 
+    /// Gives a variable its value where only the box may: those set before start.
+    pub fn fix_variable(&mut self, name: &str, value: i64) {
+        self.objects.variables.insert(name.to_owned(), value);
+    }
+
     /// Reads and carries out one command. Options that it gives are added to `options`.
     pub fn run(&mut self, line: &CommandLine, options: &mut Options, environment: Environment<'_>) -> Answer {
         match parse(line, options.clone()) {

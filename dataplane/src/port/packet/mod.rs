@@ -10,6 +10,12 @@
 //!   opens only with an [`IngressDropped`], which says that they are dropped at ingress and keeps that so.
 //! - *Offloads.* The receive side always says what a local stack left undone (partial checksums, super-packets). With
 //!   `offload = true` the transmit side hands both on, whole; without it the worker completes checksums and refuses super-packets.
+//! - *Merging.* Without offload, a run of TCP frames of one flow that stand one behind another is handed to the kernel as one
+//!   super-packet (`merge`), which the kernel cuts again into the very same frames and sends together: over veth every
+//!   system call ends in a run of the receiving stack, and this is the only way to have it run for many frames. It is done only
+//!   where the device leaves segmentation and checksums to the kernel (`ethtool -K DEV tx off`; asked once a
+//!   second): a veth would hand the super-packet to its other end whole. While it is done, all frames pass the queueing
+//!   discipline, so that none overtakes another. [`super::QueueStatistics::copied`] does not count merged frames.
 //! - *VLAN tags* that the device or kernel took off are put back.
 //! - *Link.* A link that is down loses what was marked for it and goes on when it is up again. A device that is gone is
 //!   [`super::PortError::Lost`]; close the queues and open the port again when it is back.
@@ -23,6 +29,9 @@ use std::sync::Arc;
 use super::QueuePair;
 use crate::packet::PortId;
 
+mod merge;
+#[cfg(test)]
+mod merge_tests;
 mod queue;
 pub mod receive;
 pub mod sys;
@@ -85,7 +94,7 @@ pub struct PacketOptions {
     /// Queue pairs, one for each worker; 1 to 256.
     pub queues: usize,
     /// Pass super-packets and partial checksums on whole. Frames then go through the interface's queueing discipline, since
-    /// only that path segments what the device cannot; without offload they bypass it.
+    /// only that path segments what the device cannot; without offload they bypass it, unless runs are merged (see the module).
     pub offload: bool,
     /// Receive frames for every MAC address. Otherwise the device filters: own address, broadcast, all multicast.
     pub promiscuous: bool,

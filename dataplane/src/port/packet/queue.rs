@@ -4,11 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::IngressDropped;
+use super::merge::{self, Run};
 use super::receive::ReceiveRing;
 use super::sys::{self, InterfaceFacts};
 use super::transmit::{Kick, LINEAR_BYTES, TransmitRing};
 use crate::arena::{MAX_FRAME, Pool};
 use crate::batch::Batch;
+use crate::clock::{self, Nanos};
 use crate::packet::{GsoKind, Packet, PortId, sctp};
 use crate::port::virtio::{HEADER_BYTES, VirtioHeader};
 use crate::port::{PortError, QueueStatistics, RxQueue, TxFrame, TxQueue, copy};
@@ -27,6 +29,9 @@ const REFUSALS: u32 = 64;
 const BUSY_KICKS: u32 = 256;
 /// Segments of a super-packet: buffers hold at least 256 bytes.
 const MAX_PARTS: usize = MAX_FRAME / 256 + 2;
+
+/// Between two looks at whether the device lets us merge frames.
+const LOOK_EVERY: Nanos = 1_000_000_000;
 
 /// Longest frame of one packet under an MTU: Ethernet header and two tags on top.
 pub(super) fn longest_packet(mtu: u32) -> usize {
@@ -183,8 +188,12 @@ pub(super) struct PacketTransmit {
     statistics: QueueStatistics,
     /// Places among the frames of the current call that are refused.
     refused_at: Vec<usize>,
-    /// Scratch for [`Self::send_large`].
+    /// Scratch for [`Self::gather`].
     parts: Vec<libc::iovec>,
+    /// Whether runs of TCP frames may go as one ([`merge`]).
+    merges: bool,
+    /// When the device was last asked about that.
+    looked: Option<Nanos>,
     refusals: u32,
     busy: u32,
     /// Kept until the queue is dropped.
@@ -221,6 +230,8 @@ impl PacketTransmit {
             statistics: QueueStatistics::default(),
             refused_at: Vec::with_capacity(crate::batch::BATCH_MAX),
             parts: Vec::with_capacity(MAX_PARTS + 1),
+            merges: false,
+            looked: None,
             refusals: 0,
             busy: 0,
             _dropped: dropped,
@@ -331,27 +342,78 @@ impl PacketTransmit {
         if self.kick()? == Kick::Busy {
             return Ok(Fate::Full);
         }
-        let mut header: [u8; HEADER_BYTES] = virtio.encode();
+        self.gather(virtio, pool.arena().segments(&tx.frame), false)
+    }
+
+    /// Sends a run of frames as one super-packet, after all that is in the ring. Refused: the kernel does not take it as one.
+    fn send_run(&mut self, run: &Run, frames: &[TxFrame]) -> Result<Fate, PortError> {
+        if self.kick()? == Kick::Busy {
+            return Ok(Fate::Full);
+        }
+        let (virtio, headers) = run.headers(frames);
+        self.gather(&virtio, std::iter::once(&headers[..run.header_bytes]).chain(run.payloads(frames)), true)
+    }
+
+    /// Sends one message of these parts past the ring; `cut` where the kernel cuts it into several frames.
+    fn gather<'a>(
+        &mut self,
+        virtio: &VirtioHeader,
+        parts: impl Iterator<Item = &'a [u8]>,
+        cut: bool,
+    ) -> Result<Fate, PortError> {
+        let header: [u8; HEADER_BYTES] = virtio.encode();
         self.parts.clear();
-        self.parts.push(libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: HEADER_BYTES });
-        for segment in pool.arena().segments(&tx.frame) {
+        self.parts.push(libc::iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: HEADER_BYTES });
+        for part in parts {
             if self.parts.len() == self.parts.capacity() {
+                self.parts.clear();
                 return Ok(Fate::Refused);
             }
-            self.parts.push(libc::iovec { iov_base: segment.as_ptr().cast_mut().cast(), iov_len: segment.len() });
+            self.parts.push(libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
         }
-        // SAFETY: the parts are `header` and the segments of a frame that is borrowed here; the kernel only reads them.
+        // SAFETY: the parts are `header` and slices borrowed for longer than this call; the kernel only reads.
         let sent = unsafe { sys::send_parts(&self.large, &mut self.parts) };
         self.parts.clear();
         match sent {
             Ok(_) => Ok(Fate::Taken),
             Err(error) => match error.raw_os_error() {
+                // The peer or the qdisc dropped one of the frames; the others went, and sending the run again would double them.
+                Some(libc::ENOBUFS) if cut => {
+                    self.statistics.tx_lost += 1;
+                    Ok(Fate::Taken)
+                }
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Ok(Fate::Full),
-                // A length or header that the kernel does not take: this frame will never go.
+                // A length or header that the kernel does not take: this will never go.
                 Some(libc::EINVAL | libc::EMSGSIZE) => Ok(Fate::Refused),
                 _ => self.judge("sendmsg", error).map(|()| Fate::Full),
             },
         }
+    }
+
+    /// Asks the device from time to time whether frames may be merged, and sets the sockets up for the answer: merged runs must go
+    /// through the queueing discipline, since only that way cuts them, and then the ring's frames must, too, in order
+    /// not to overtake them.
+    fn look_whether_to_merge(&mut self) {
+        let now = clock::monotonic();
+        if self.looked.is_some_and(|last| now - last < LOOK_EVERY) {
+            return;
+        }
+        self.looked = Some(now);
+        let may = sys::interface_facts(&self.large, &self.interface)
+            .and_then(|facts| {
+                self.mtu = facts.mtu as usize;
+                // Without carrier the queueing discipline would lose frames that nobody counts.
+                Ok(facts.is_running() && !sys::finishes_frames(&self.large, &self.interface)?)
+            })
+            .unwrap_or(false);
+        if may == self.merges {
+            return;
+        }
+        let bypass = i32::from(!may);
+        let set = [self.ring.fd(), &self.large]
+            .into_iter()
+            .try_for_each(|fd| sys::set_packet_option(fd, libc::PACKET_QDISC_BYPASS, &bypass));
+        self.merges = may && set.is_ok();
     }
 }
 
@@ -365,17 +427,30 @@ impl TxQueue for PacketTransmit {
         let mut done = 0;
         let mut outcome = Ok(());
         self.refused_at.clear();
-        for tx in frames.iter() {
-            match self.send(tx, pool) {
-                Ok(Fate::Taken) => {}
-                Ok(Fate::Refused) => self.refused_at.push(done),
+        if !self.offload && (frames.len() > 1 || self.merges) {
+            self.look_whether_to_merge();
+        }
+        while done < frames.len() {
+            let rest = &frames[done..];
+            let run = if self.merges { merge::find(rest, self.mtu + ETHERNET_BYTES) } else { None };
+            let (fate, count) = match &run {
+                Some(run) => (self.send_run(run, &rest[..run.count]), run.count),
+                None => (self.send(&rest[0], pool), 1),
+            };
+            match fate {
+                Ok(Fate::Taken) => done += count,
+                // They go one by one, until the device is looked at again.
+                Ok(Fate::Refused) if run.is_some() => self.merges = false,
+                Ok(Fate::Refused) => {
+                    self.refused_at.push(done);
+                    done += 1;
+                }
                 Ok(Fate::Full) => break,
                 Err(error) => {
                     outcome = Err(error);
                     break;
                 }
             }
-            done += 1;
         }
         copy::give_back(frames, done, &self.refused_at, refused, pool);
         outcome?;

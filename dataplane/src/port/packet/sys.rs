@@ -249,8 +249,12 @@ pub(in crate::port) fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
+/// linux/sockios.h.
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+
 fn interface_ioctl(fd: &OwnedFd, code: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: every SIOCGIF call reads the name from and writes its answer into one ifreq, which `request` is.
+    // SAFETY: every SIOCGIF call reads the name from and writes its answer into one ifreq, which `request` is; SIOCETHTOOL
+    // writes into the structure that its caller's ifru_data points at, which lives through the call.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), code as _, request as *mut libc::ifreq) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -278,6 +282,34 @@ pub fn interface_facts(fd: &OwnedFd, name: &str) -> io::Result<InterfaceFacts> {
         *to = from as u8;
     }
     Ok(InterfaceFacts { index, mtu: mtu.max(0) as u32, mac, hardware: address.sa_family, flags })
+}
+
+/// `ETHTOOL_GTXCSUM`, `ETHTOOL_GTSO` (linux/ethtool.h): whether any transport checksum, any TCP segmentation is left to a device.
+const LEFT_TO_DEVICE: [u32; 2] = [0x16, 0x1e];
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct EthtoolValue {
+    command: u32,
+    data: u32,
+}
+
+/// Whether the device takes TCP super-packets or unfinished checksums from the kernel as they are. A virtual one hands
+/// them on like that.
+///
+/// # Errors
+/// `ENODEV` if there is no such interface.
+pub fn finishes_frames(fd: &OwnedFd, name: &str) -> io::Result<bool> {
+    let mut ask = request(name)?;
+    for command in LEFT_TO_DEVICE {
+        let mut value = EthtoolValue { command, data: 0 };
+        ask.ifr_ifru.ifru_data = (&raw mut value).cast();
+        interface_ioctl(fd, SIOCETHTOOL, &mut ask)?;
+        if value.data != 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The name that an interface index has now, or an error once it is gone.

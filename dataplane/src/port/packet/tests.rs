@@ -16,6 +16,8 @@ use crate::packet::{GsoKind, Offload, partial};
 use crate::port::testnet::{Namespace, connect};
 use crate::port::{PortError, QueueStatistics, RxQueue, TxFrame};
 
+mod merged;
+
 /// An EtherType for experiments, which no stack answers.
 const EXPERIMENT: u16 = 0x88b5;
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -38,6 +38,26 @@ proptest! {
     }
 }
 
+#[test]
+fn states_that_send_a_packet_to_and_fro_end_alike() {
+    use crate::ipfw::testing::build::{keep_state, rule, rule_if};
+    use crate::ipfw::testing::frame::{between, udp};
+    use ferrule_config::ipfw::ast::{Action, Rule, StateName, StateOption, Test};
+    let in_group = |rule: Rule, name: &str| {
+        let state = StateOption { name: StateName::Named(name.to_owned()), ..keep_state() };
+        Rule { state: Some(state), ..rule }
+    };
+    let other = Rule { state: Some(keep_state()), ..rule_if(101, Action::Allow, [Test::Ipv6]) };
+    let rules = vec![in_group(rule(1, Action::Count), "B"), other, in_group(rule(200, Action::Allow), "B")];
+    let setup = Setup { rules, ..Setup::default() };
+    let frame = between([10, 0, 0, 2].into(), [10, 1, 0, 2].into(), 17, &udp((1024, 80), 4));
+    let packet = packets::Packet { frame, recv: "em0".to_owned(), xmit: "em0".to_owned(), pause_s: 0 };
+    let traffic = packets::Traffic { packets: vec![packet] };
+    let mut oracle = Oracle::new(Setup::default());
+    let mut engine = Compiled::new(Planted::NONE);
+    differ(&mut oracle, &mut engine, &setup, &traffic).unwrap();
+}
+
 /// Faults that lie elsewhere than in this compiler: in the reader of packets and in the tables.
 const ELSEWHERE: [Fault; 2] = [Fault::LaterFragmentHasPorts, Fault::TableShortestPrefix];
 /// Random rule sets after which a fault counts as missed.
