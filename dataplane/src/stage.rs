@@ -3,15 +3,16 @@
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::arena::Pool;
-use crate::batch::Batch;
+use crate::batch::{BATCH_MAX, Batch};
 use crate::clock::Nanos;
 use crate::counters::WorkerCounters;
 use crate::fib::Fib;
 use crate::packet::hash::HashSeed;
-use crate::packet::{Flags, Offload, Packet};
+use crate::packet::{Flags, Offload, Packet, PortId};
 use crate::ports::PortTable;
 use crate::rate::TokenBucket;
 use crate::verdict::{DropReason, Generated, Verdict};
@@ -51,6 +52,24 @@ pub struct Context<'a> {
     pub icmp_limit: &'a mut TokenBucket,
     /// Packets made in this turn; they are routed, pass the Out hook and leave in the same turn.
     generated: &'a mut Vec<Packet>,
+}
+
+/// What a stage foresees of a batch, see [`Stage::foresee`]. The memory is allocated once.
+#[derive(Default)]
+pub struct Foresight {
+    /// By place in the batch: whether the packet will pass both hooks.
+    pub passes: Vec<bool>,
+    /// Whether the stage looked the routes up and noted the adjacencies in the descriptors, since its answer depends on them.
+    pub is_routed: bool,
+    /// Whether it says anything of the present batch.
+    pub is_in_use: bool,
+}
+
+impl Foresight {
+    /// One with room for a batch.
+    pub fn new() -> Foresight {
+        Foresight { passes: vec![false; BATCH_MAX], is_routed: false, is_in_use: false }
+    }
 }
 
 /// Most packets that one turn may make; beyond it the maker is told that there is no buffer.
@@ -176,6 +195,32 @@ pub trait Stage: Send {
     /// So many packets with so many bytes of IP passed both hooks, see [`Stage::passes_plain`].
     fn passed(&mut self, packets: u64, bytes: u64) {
         let _ = (packets, bytes);
+    }
+
+    /// Says of each packet of a batch, as it came from the device and not parsed yet, whether it would surely pass both hooks with nothing
+    /// done but counting, were it plain IPv4 or IPv6 with TCP or UDP (no options, no fragment) and forwarded. Nothing is counted yet. Those
+    /// packets take the way of a gateway without stages, as far as they are plain; which of them did is told by [`Stage::came_true`]. False
+    /// where it is not worth it: the batch is then parsed and judged as ever. Asked only of a stage that is alone.
+    fn foresee(
+        &mut self,
+        batch: &mut Batch,
+        ingress: PortId,
+        foresight: &mut Foresight,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let _ = (batch, ingress, foresight, context);
+        false
+    }
+
+    /// Of the packets at these places of the batch those that `foresight` still says to pass went through both hooks. Called in order and
+    /// before any later packet of the batch is shown to the stage in the ordinary way.
+    fn came_true(&mut self, places: Range<usize>, foresight: &Foresight) {
+        let _ = (places, foresight);
+    }
+
+    /// Whether what it foresaw of the rest of the batch still holds, after it judged a packet in between.
+    fn still_holds(&self) -> bool {
+        true
     }
 
     /// The next hop of a packet that this stage gave [`Flags::NEXT_HOP`]; of the packet's family. None where it is none of this stage's.

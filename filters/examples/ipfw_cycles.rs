@@ -2,12 +2,15 @@
 //!
 //! `cargo run --release -p ferrule-filters --example ipfw_cycles`
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use ferrule_config::ipfw::ast::{
     Action, Addresses, Argument, Bits, Block, InterfaceMatch, InterfaceRole, Masked4, Range, Rule, Side, StateName,
     StateOption, Term, Test,
 };
+use ferrule_config::ipfw::table::{TableKey, TableKind, TableOptions, TableValue};
 use ferrule_dataplane::arena::{DEFAULT_STRIDE, Frame, HugePages};
 use ferrule_dataplane::clock;
 use ferrule_dataplane::fib::{MacAddress, Prefix, RouteKind};
@@ -23,7 +26,7 @@ use ferrule_filters::ipfw::dynamic::{Names, Settings, Shared, States};
 use ferrule_filters::ipfw::live::Live;
 use ferrule_filters::ipfw::program::Options;
 use ferrule_filters::ipfw::stage::Ipfw;
-use ferrule_filters::ipfw::table::TableSet;
+use ferrule_filters::ipfw::table::{AddMode, TableSet};
 
 const PIECE: usize = 2048;
 
@@ -89,14 +92,57 @@ impl Rig {
         cycles as f64 / PIECE as f64
     }
 
-    fn measure(&mut self, flow: impl Fn(u32) -> (u32, u32, u16, u16)) -> f64 {
-        let mut all = Vec::new();
-        for _ in 0..25 {
-            self.fill(&flow);
-            (0..20).for_each(|_| all.push(self.round()));
-        }
+    /// Median over rounds of the same packets.
+    fn measure(&mut self, flow: impl Fn(u32) -> Flow) -> f64 {
+        let rounds = 400;
+        let mut all: Vec<f64> = (0..rounds)
+            .map(|_| {
+                self.fill(&flow);
+                self.round()
+            })
+            .collect();
         all.sort_by(f64::total_cmp);
-        all[all.len() / 2]
+        all[rounds / 2]
+    }
+
+    /// Median over rounds of packets of random flows, all of which were met before.
+    fn measure_flows(&mut self, flows: u32, random: &mut Random) -> f64 {
+        for first in (0..flows).step_by(PIECE) {
+            self.fill(|i| flow_of((first + i).min(flows - 1)));
+            self.round();
+        }
+        let rounds = 300;
+        let mut all: Vec<f64> = (0..rounds)
+            .map(|_| {
+                self.fill(|_| flow_of(random.below(flows)));
+                self.round()
+            })
+            .collect();
+        all.sort_by(f64::total_cmp);
+        all[rounds / 2]
+    }
+
+    /// Mean over the last rounds of packets of new flows, at a pace at which `per_second` states end as they are made.
+    fn measure_new(&mut self, first: u32, per_second: u32) -> f64 {
+        let (start, mut next, mut all) = (std::time::Instant::now(), first, Vec::new());
+        while start.elapsed().as_millis() < 4500 {
+            self.fill(|i| flow_of(next + i));
+            next += PIECE as u32;
+            let cycles = self.round();
+            if start.elapsed().as_millis() > 3000 {
+                all.push(cycles);
+            }
+            while f64::from(next - first) > start.elapsed().as_secs_f64() * f64::from(per_second) {
+                self.idle();
+            }
+        }
+        all.iter().sum::<f64>() / all.len() as f64
+    }
+
+    /// A turn without packets.
+    fn idle(&mut self) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        self.world.lanes()[0].worker.turn();
     }
 }
 
@@ -117,6 +163,11 @@ fn write_udp(h: &mut [u8; 128], mac: MacAddress, source: u32, destination: u32, 
 
 fn classic(i: u32) -> (u32, u32, u16, u16) {
     (0xc612_0a01 + i / 70, 0xc613_0a01 + i % 70, 2000, 2000)
+}
+
+/// A flow of its own for each number.
+fn flow_of(i: u32) -> Flow {
+    (0x0b00_0001 + (i >> 8), 0xc613_0001 + (i & 255), 2000, 2000)
 }
 
 /// xorshift64*, Marsaglia and Vigna.
@@ -170,8 +221,14 @@ fn one_shape(count: u32) -> Vec<Rule> {
 
 type Flow = (u32, u32, u16, u16);
 
+const TABLES: [&str; 4] = ["all", "one", "two", "three"];
+
+fn table(side: Side, number: usize) -> Test {
+    Test::Address(side, Addresses::Table(TABLES[number].into(), None))
+}
+
 /// Mixed shapes, and flows that hit every rule that UDP can hit.
-fn mixed(count: u32, random: &mut Random) -> (Vec<Rule>, Vec<Flow>) {
+fn mixed(count: u32, with_tables: bool, random: &mut Random) -> (Vec<Rule>, Vec<Flow>) {
     let (mut rules, mut flows) = (Vec::new(), Vec::new());
     let lengths = [8, 16, 20, 24, 24, 24, 28, 32, 32, 32];
     for i in 0..count - 1 {
@@ -207,6 +264,11 @@ fn mixed(count: u32, random: &mut Random) -> (Vec<Rule>, Vec<Flow>) {
             (_, 4) => tests.push(Test::In),
             _ => {}
         }
+        if with_tables && random.below(10) == 0 {
+            let at = tests.iter().position(|test| matches!(test, Test::Address(Side::Source, _)));
+            let test = table(Side::Source, 1 + random.below(3) as usize);
+            at.map(|at| tests[at] = test.clone()).unwrap_or_else(|| tests.push(test));
+        }
         let action = match random.below(12) {
             0 => Action::Count,
             1 => Action::SkipTo(Argument::Number(i + 2 + random.below(30))),
@@ -215,50 +277,124 @@ fn mixed(count: u32, random: &mut Random) -> (Vec<Rule>, Vec<Flow>) {
         if hits && tests.len() > 2 {
             flows.push((source, destination, from, to));
         }
-        rules.push(rule(1 + i, action, tests));
+        let mut made = rule(1 + i, action, tests);
+        if random.below(10) == 0 {
+            let other = prefix(Side::Source, 0x0a00_0000 | random.below(1 << 24), 24);
+            let block = made
+                .blocks
+                .iter_mut()
+                .find(|b| matches!(b.terms[0].test, Test::Address(Side::Source, Addresses::V4(_))));
+            block
+                .into_iter()
+                .for_each(|b| b.terms.push(Term { not: false, test: other.clone(), span: Default::default() }));
+        }
+        rules.push(made);
     }
     rules.push(rule(count, Action::Allow, vec![]));
     (rules, flows)
 }
 
 fn stage(rules: &[Rule]) -> Vec<Box<dyn Stage>> {
-    let options = Options { ports: vec!["in".into(), "out".into()], ..Options::default() };
+    stage_with(rules, no_states(), 0, &mut Random(1))
+}
+
+fn no_states() -> Arc<Shared> {
+    Arc::new(Shared::new(Settings::default()))
+}
+
+/// With tables of so many prefixes: number 0 of all addresses, the others of those that mixed rules have.
+fn stage_with(rules: &[Rule], states: Arc<Shared>, prefixes: u32, random: &mut Random) -> Vec<Box<dyn Stage>> {
+    let mut set = TableSet::new(&Domain::new(1));
+    let kind = TableOptions {
+        kind: TableKind::Address,
+        values: vec![],
+        algorithm: None,
+        limit: 0,
+        locked: false,
+        missing: false,
+        or_flush: false,
+    };
+    let mut tables = HashMap::new();
+    for (number, name) in TABLES.into_iter().enumerate().filter(|_| prefixes > 0) {
+        let id = set.create(name, &kind).unwrap();
+        tables.insert(name.to_owned(), (id, TableKind::Address));
+        let all: Vec<_> = (0..if number == 0 { prefixes } else { 100 })
+            .map(|_| {
+                let (base, size) = if number == 0 { (1 << 24, 100 << 24) } else { (10 << 24, 1 << 24) };
+                let length = 20 + random.below(9);
+                let address = (base + random.below(size)) & !0 << (32 - length);
+                (TableKey::V4(address.into(), length as u8), TableValue::default())
+            })
+            .collect();
+        let _ = set.add(name, &all, AddMode::default());
+    }
+    let options = Options { ports: vec!["in".into(), "out".into()], tables, ..Options::default() };
     let start = std::time::Instant::now();
     let program = compile(rules, &options, &mut Names::default());
     let took = start.elapsed().as_secs_f64() * 1e3;
-    if rules.len() > 10 {
+    if rules.len() > 100 {
         println!("  {} rules compiled in {took:.0} ms, {} keys", rules.len(), program.classifier.keys());
     }
     let live = Arc::new(Live::new(program, 1));
-    let settings = Settings::default();
-    settings.max.store(1 << 20, std::sync::atomic::Ordering::Relaxed);
-    settings.udp_lifetime.store(3600, std::sync::atomic::Ordering::Relaxed);
-    let states = States::new(Arc::new(Shared::new(settings)), 1 << 20);
-    let tables = TableSet::new(&Domain::new(1)).reader();
-    vec![Box::new(Ipfw::new(&live, 0, 77, Holdings::new(states, tables, 5)))]
+    states.settings.max.store(1 << 20, Relaxed);
+    states.settings.udp_lifetime.store(3600, Relaxed);
+    let states = States::new(states, 1 << 20);
+    vec![Box::new(Ipfw::new(&live, 0, 77, Holdings::new(states, set.reader(), 5)))]
 }
 
 fn main() {
     let mut random = Random(std::process::id().into());
-    // One rule set for a profiler: the number of rules of one shape.
-    if let Some(count) = std::env::args().nth(1).and_then(|count| count.parse().ok()) {
-        let cycles = Rig::new(stage(&one_shape(count))).measure(classic);
-        println!("{count} of one shape: {cycles:.1}");
-        return;
-    }
+    // What to measure: all whose name holds this word.
+    let only = std::env::args().nth(1).unwrap_or_default();
     let plain = Rig::new(vec![]).measure(classic);
     println!("plain {plain:.1}");
-    let show = |name: &str, cycles: f64| println!("{name}: {cycles:.1} (+{:.1})", cycles - plain);
-    show("pass-through", Rig::new(LineUp { pass_through: 1 }.stages()).measure(classic));
-    show("allow all", Rig::new(stage(&[rule(1, Action::Allow, vec![])])).measure(classic));
-    show("keep-state, 2048 flows", Rig::new(stage(&[keep_state(1)])).measure(classic));
-    for count in [100u32, 1000, 10_000] {
-        show(&format!("{count} of one shape"), Rig::new(stage(&one_shape(count))).measure(classic));
+    let mut show = |name: &str, measure: &mut dyn FnMut(&mut Random) -> f64| {
+        if name.contains(&only) {
+            let cycles = measure(&mut random);
+            println!("{name}: {cycles:.1} (+{:.1})", cycles - plain);
+        }
+    };
+    show("pass-through", &mut |_| Rig::new(LineUp { pass_through: 1 }.stages()).measure(classic));
+    show("allow all", &mut |_| Rig::new(stage(&[rule(1, Action::Allow, vec![])])).measure(classic));
+    for flows in [5000, 100_000, 1 << 20] {
+        show(&format!("keep-state, {flows} flows"), &mut |random| {
+            Rig::new(stage(&[keep_state(1)])).measure_flows(flows, random)
+        });
     }
-    for count in [1000, 10_000] {
-        let (rules, flows) = mixed(count, &mut random);
-        let hits: Vec<Flow> = (0..PIECE).map(|_| flows[random.below(flows.len() as u32) as usize]).collect();
-        show(&format!("{count} mixed, hit"), Rig::new(stage(&rules)).measure(|i| hits[i as usize]));
-        show(&format!("{count} mixed, missed"), Rig::new(stage(&rules)).measure(classic));
+    show("new connections among 1 M", &mut |random| {
+        let states = no_states();
+        let lifetime = &states.settings.udp_lifetime;
+        let mut rig = Rig::new(stage_with(&[keep_state(1)], states.clone(), 0, random));
+        lifetime.store(3600, Relaxed);
+        rig.measure_flows(700_000, random);
+        lifetime.store(1, Relaxed);
+        rig.idle();
+        rig.measure_new(1 << 24, 60_000)
+    });
+    for prefixes in [1000, 1_000_000] {
+        show(&format!("table of {prefixes} prefixes"), &mut |random| {
+            let rules = [rule(1, Action::Count, vec![table(Side::Source, 0)]), rule(2, Action::Allow, vec![])];
+            let mut rig = Rig::new(stage_with(&rules, no_states(), prefixes, random));
+            let flows: Vec<Flow> =
+                (0..PIECE).map(|_| (random.below(100 << 24) + (1 << 24), 0xc613_0001, 2000, 2000)).collect();
+            rig.measure(|i| flows[i as usize])
+        });
+    }
+    for count in [10u32, 100, 1000, 10_000] {
+        show(&format!("{count} of one shape"), &mut |_| Rig::new(stage(&one_shape(count))).measure(classic));
+    }
+    for (kind, with_tables) in [("mixed", false), ("mixed with tables", true)] {
+        for count in [1000, 10_000] {
+            let draw = |random: &mut Random| {
+                let (rules, flows) = mixed(count, with_tables, random);
+                let hits: Vec<Flow> = (0..PIECE).map(|_| flows[random.below(flows.len() as u32) as usize]).collect();
+                (Rig::new(stage_with(&rules, no_states(), 100, random)), hits)
+            };
+            show(&format!("{count} {kind}, hit"), &mut |random| {
+                let (mut rig, hits) = draw(random);
+                rig.measure(|i| hits[i as usize])
+            });
+            show(&format!("{count} {kind}, missed"), &mut |random| draw(random).0.measure(classic));
+        }
     }
 }

@@ -27,7 +27,7 @@ const NOT_ROUTED: Flags = Flags::FROM_HOST.with(Flags::GENERATED).with(Flags::LI
 
 /// Whether an unparsed packet says that it is IPv6.
 #[inline(always)]
-fn is_v6(packet: &Packet) -> bool {
+pub fn is_v6(packet: &Packet) -> bool {
     plain::bytes::<2>(packet.frame.header(), 12) == ether::IPV6.to_be_bytes()
 }
 
@@ -91,6 +91,17 @@ impl<'a> FastPath<'a> {
         self.v4.prefetch(packet.destination_v4());
     }
 
+    /// Looks up the route of an unparsed packet, notes the adjacency in its descriptor and gives the port that it leads to.
+    #[inline(always)]
+    pub fn look_up(&self, packet: &mut Packet) -> PortId {
+        packet.adjacency = if is_v6(packet) {
+            self.v6.lookup(packet.destination_v6())
+        } else {
+            self.v4.lookup(packet.destination_v4())
+        };
+        self.adjacencies.entry(packet.adjacency).map_or(PortId::NONE, |entry| entry.view().port())
+    }
+
     /// Looks up the IPv6 destinations of a whole batch of unparsed packets, and notes the adjacencies in their descriptors; true when it did.
     ///
     /// Under a large table a look-up is a chain of loads from distant memory. Here the chains of all packets go forward together,
@@ -128,10 +139,10 @@ impl<'a> FastPath<'a> {
     }
 
     /// Parses and forwards a plain packet in one go, without filling its descriptor in. None, with the packet unchanged, where it
-    /// is not plain: it then takes [`crate::packet::parse::parse`] and [`FastPath::forward`] or the full way. `looked_up` is what
-    /// [`FastPath::look_up_v6`] said of its batch.
+    /// is not plain: it then takes [`crate::packet::parse::parse`] and [`FastPath::forward`] or the full way. With `looked_up`
+    /// the descriptor has its adjacency already, by family: IPv4, IPv6.
     #[inline(always)]
-    pub fn express(&self, packet: &mut Packet, ingress: &Ingress<'_>, looked_up: bool) -> Option<PortId> {
+    pub fn express(&self, packet: &mut Packet, ingress: &Ingress<'_>, looked_up: (bool, bool)) -> Option<PortId> {
         if !packet.is_bare() {
             return None;
         }
@@ -142,13 +153,14 @@ impl<'a> FastPath<'a> {
             if !plain::is_transport(h, protocol, 34, len - 34) || is_unfinished(packet, Family::V4, protocol, 34) {
                 return None;
             }
-            self.send(packet, self.v4.lookup(packet.destination_v4()), decrement_v4)
+            let id = if looked_up.0 { packet.adjacency } else { self.v4.lookup(packet.destination_v4()) };
+            self.send(packet, id, decrement_v4)
         } else if plain::is_v6(h, len, ingress) {
             let protocol = h[20];
             if !plain::is_transport(h, protocol, 54, len - 54) || is_unfinished(packet, Family::V6, protocol, 54) {
                 return None;
             }
-            let id = if looked_up { packet.adjacency } else { self.v6.lookup(packet.destination_v6()) };
+            let id = if looked_up.1 { packet.adjacency } else { self.v6.lookup(packet.destination_v6()) };
             self.send(packet, id, decrement_v6)
         } else {
             None

@@ -44,7 +44,7 @@ use crate::packet::{Packet, PortId};
 use crate::port::{QueueStatistics, RxQueue, TxFrame};
 use crate::quiesce;
 use crate::rate::TokenBucket;
-use crate::stage::{GENERATED_MAX, Shared, Stage};
+use crate::stage::{Foresight, GENERATED_MAX, Shared, Stage};
 use crate::wake::Waker;
 
 pub use idle::Poll;
@@ -192,6 +192,8 @@ pub struct Worker {
     /// Transmit sides with frames in them.
     dirty: Vec<PortId>,
     stages: Vec<Box<dyn Stage>>,
+    /// What the stages foresee of the batch.
+    foresight: Foresight,
     batch: Batch,
     /// A second batch, for packets that join the path at the Out hook.
     out: Batch,
@@ -266,6 +268,7 @@ impl Worker {
             tx: (0..ports).map(|i| tx::TxSide::new(PortId(i as u16))).collect(),
             dirty: Vec::with_capacity(ports),
             stages: parts.stages,
+            foresight: Foresight::new(),
             batch: Batch::new(),
             out: Batch::new(),
             generated: Vec::with_capacity(GENERATED_MAX),

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::egress::TAGS_MAX;
@@ -14,7 +15,7 @@ use crate::forward::fast::{Families, FastPath};
 use crate::forward::{self, Refusal};
 use crate::packet::parse::{self, Ingress};
 use crate::packet::{Flags, Packet, PortId};
-use crate::stage::{Context, Hook, Shared};
+use crate::stage::{Context, Foresight, Hook, Shared};
 use crate::verdict::{DropReason, Verdict};
 
 /// Where packets join the path.
@@ -112,7 +113,7 @@ impl Worker {
         let bytes: u64 = self.batch.packets().iter().map(|p| p.frame.len() as u64).sum();
         self.counters.ports[usize::from(port.0)].received.add(n as u64, bytes);
         stamp.to(&self.counters.nodes[RX], n);
-        if self.is_express(port) {
+        if self.may_be_express(port) && (self.is_express() || self.foresee(port)) {
             self.express(port);
             self.leave(n, &mut stamp);
             *since = stamp.last(*since);
@@ -210,14 +211,37 @@ impl Worker {
         }
     }
 
-    /// Whether packets of the port can be parsed and forwarded in one pass: nobody judges in between, and nobody else owns them.
-    pub(super) fn is_express(&mut self, port: PortId) -> bool {
-        let now = self.now;
-        self.stages.iter_mut().all(|stage| stage.passes_plain(now))
-            && self.options.fastforward
+    /// Whether packets of the port can be parsed and forwarded in one pass, where nobody judges in between: nobody else owns them.
+    #[inline(always)]
+    fn may_be_express(&self, port: PortId) -> bool {
+        self.options.fastforward
             && self.options.dispatch == Dispatch::Direct
             && !(self.options.flow_owner && self.rings.to.len() > 1)
             && self.shared.ports.get(port).is_some_and(|p| p.vlans.is_empty() && p.is_enabled())
+    }
+
+    /// Whether nobody judges.
+    #[inline(always)]
+    fn is_express(&mut self) -> bool {
+        let now = self.now;
+        self.foresight.is_in_use = false;
+        self.stages.iter_mut().all(|stage| stage.passes_plain(now))
+    }
+
+    /// Whether the one stage there is foresees what becomes of the batch.
+    fn foresee(&mut self, port: PortId) -> bool {
+        let [stage] = &mut self.stages[..] else { return false };
+        let mut batch = std::mem::take(&mut self.batch);
+        let start = clock::cycles();
+        let foresees = stage.foresee(&mut batch, port, &mut self.foresight, &mut context!(self));
+        if let Some(node) = self.counters.stages.first().filter(|_| foresees) {
+            node.cycles.add(clock::cycles().wrapping_sub(start));
+            node.packets.add(batch.len() as u64);
+            node.calls.add(1);
+        }
+        self.batch = batch;
+        self.foresight.is_in_use = foresees;
+        foresees
     }
 
     /// Parse, look-up and rewrite in one pass, headers and routes prefetched ahead.
@@ -227,9 +251,11 @@ impl Worker {
             let path = FastPath::new(&shared.fib);
             let mut batch = std::mem::take(&mut self.batch);
             let families = Families::of(&batch);
-            let looked_up = families.v6 && path.look_up_v6(&mut batch, &mut self.look_ups);
+            let foreseen = self.foresight.is_in_use;
+            let routed = foreseen && self.foresight.is_routed;
+            let looked_up = !routed && families.v6 && path.look_up_v6(&mut batch, &mut self.look_ups);
             let prefetch = |near: &Packet| {
-                if families.v4 {
+                if families.v4 && !routed {
                     path.prefetch_unparsed(near);
                 }
             };
@@ -237,17 +263,19 @@ impl Worker {
                 batch.consume_ahead(
                     |far| far.frame.prefetch(),
                     prefetch,
-                    |mut packet| match path.express(packet.get(), &ingress, looked_up) {
+                    |mut packet| match path.express(packet.get(), &ingress, (false, looked_up)) {
                         Some(port) => self.send(port, packet),
                         None => self.not_plain(packet, &path, &ingress),
                     },
                 );
+            } else if foreseen {
+                self.express_foreseen(&mut batch, &path, &ingress, (routed, routed | looked_up));
             } else {
                 let (mut packets, mut bytes) = (0u64, 0u64);
                 batch.consume_ahead(
                     |far| far.frame.prefetch(),
                     prefetch,
-                    |mut packet| match path.express(packet.get(), &ingress, looked_up) {
+                    |mut packet| match path.express(packet.get(), &ingress, (false, looked_up)) {
                         Some(port) => {
                             packets += 1;
                             bytes += packet.get().ip_len() as u64;
@@ -261,6 +289,56 @@ impl Worker {
             self.batch = batch;
         }
         self.lent = Some(shared);
+    }
+
+    /// As [`Worker::express`], for the packets of which the stage foresees that they pass; the others are judged where they stand in the order.
+    #[inline(never)]
+    fn express_foreseen(
+        &mut self,
+        batch: &mut Batch,
+        path: &FastPath<'_>,
+        ingress: &Ingress<'_>,
+        looked_up: (bool, bool),
+    ) {
+        let mut foresight = std::mem::take(&mut self.foresight);
+        let all = batch.len();
+        let (mut at, mut told) = (0, 0);
+        batch.consume_ahead(
+            |far| far.frame.prefetch(),
+            |near| {
+                if !looked_up.0 {
+                    path.prefetch_unparsed(near)
+                }
+            },
+            |mut packet| {
+                let passes = foresight.passes.get(at).is_some_and(|passes| *passes);
+                let port = if passes { path.express(packet.get(), ingress, looked_up) } else { None };
+                match port {
+                    Some(port) => self.send(port, packet),
+                    None => {
+                        self.tell(told..at, &foresight);
+                        told = at + 1;
+                        self.hooked_one(packet, ingress);
+                        if !self.stages.first().is_some_and(|stage| stage.still_holds())
+                            && let Some(rest) = foresight.passes.get_mut(told..)
+                        {
+                            rest.fill(false);
+                        }
+                    }
+                }
+                at += 1;
+            },
+        );
+        self.tell(told..all, &foresight);
+        foresight.is_in_use = false;
+        self.foresight = foresight;
+    }
+
+    #[inline(always)]
+    fn tell(&mut self, places: Range<usize>, foresight: &Foresight) {
+        if let (Some(stage), false) = (self.stages.first_mut(), places.is_empty()) {
+            stage.came_true(places, foresight);
+        }
     }
 
     /// What the workers share, for a loop that changes the worker itself; it goes back to `lent`. Cloning and dropping an Arc for each

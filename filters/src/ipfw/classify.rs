@@ -7,10 +7,13 @@
 
 use std::collections::HashMap;
 
+use ferrule_dataplane::packet::plain::{self, Window};
 use ferrule_dataplane::packet::{Family, Packet, PortId};
 use ferrule_dataplane::stage::Hook;
 
-use super::header::{Atom, Condition, Domain, Field, condition_values, detail_of, interfaces_of, kind_of, ports_of};
+use super::header::{
+    Atom, Condition, Domain, Field, NO_DETAIL, condition_values, detail_of, interfaces_of, kind_of, ports_of,
+};
 use super::partition::Partition;
 use super::trie::Trie;
 
@@ -297,6 +300,72 @@ impl Classifier {
         key
     }
 
+    /// Whether of the packet itself only this field tells packets apart.
+    pub fn uses_only(&self, field: Field) -> bool {
+        let others = |at: usize| at != field as usize && at != Field::Interface as usize;
+        self.used[field as usize] && !self.used.iter().enumerate().any(|(at, used)| *used && others(at))
+    }
+
+    /// Of [`Classifier::packet_key`] for an IPv4 packet the source's part.
+    #[inline(always)]
+    pub fn source_key(&self, source: u32) -> u64 {
+        self.term(Field::Source, self.source.v4.class(source))
+    }
+
+    /// As [`Classifier::source_key`].
+    #[inline(always)]
+    pub fn destination_key(&self, destination: u32) -> u64 {
+        self.term(Field::Destination, self.destination.v4.class(destination))
+    }
+
+    /// [`Classifier::packet_key`] of a plain packet (see [`ferrule_dataplane::packet::plain`]) from its bytes; of any other something.
+    #[inline(always)]
+    pub fn plain_key(&self, h: &Window) -> u64 {
+        let v6 = plain::bytes::<2>(h, 12) == [0x86, 0xdd];
+        let (family, protocol, l4) = if v6 { (Family::V6, h[20], 54) } else { (Family::V4, h[23], 34) };
+        let mut key = 0;
+        if self.used[Field::Kind as usize] {
+            key += self.small(Field::Kind, &self.kind, (family as u32) << 9 | u32::from(protocol));
+        }
+        if self.used[Field::Source as usize] {
+            key += if v6 {
+                self.term(Field::Source, self.source.class_v6(u128::from_be_bytes(plain::bytes(h, 22))))
+            } else {
+                self.source_key(u32::from_be_bytes(plain::bytes(h, 26)))
+            };
+        }
+        if self.used[Field::Destination as usize] {
+            key += if v6 {
+                self.term(Field::Destination, self.destination.class_v6(u128::from_be_bytes(plain::bytes(h, 38))))
+            } else {
+                self.destination_key(u32::from_be_bytes(plain::bytes(h, 30)))
+            };
+        }
+        if self.used[Field::SourcePort as usize] {
+            let port = u16::from_be_bytes(plain::bytes(h, l4));
+            key += self.small(Field::SourcePort, &self.source_port, port.into());
+        }
+        if self.used[Field::DestinationPort as usize] {
+            let port = u16::from_be_bytes(plain::bytes(h, l4 + 2));
+            key += self.small(Field::DestinationPort, &self.destination_port, port.into());
+        }
+        if self.used[Field::Detail as usize] {
+            let detail = if protocol == 6 { u32::from(h[l4 + 13]) } else { NO_DETAIL };
+            key += self.small(Field::Detail, &self.detail, detail);
+        }
+        key
+    }
+
+    /// The key's part of these interfaces.
+    #[inline(always)]
+    pub fn ports_key(&self, received: PortId, sent: PortId) -> u64 {
+        if !self.used[Field::Interface as usize] {
+            return 0;
+        }
+        let number = |port: PortId| u32::from(port.0).min(self.ports);
+        self.small(Field::Interface, &self.interface, number(received) * (self.ports + 1) + number(sent))
+    }
+
     /// The key's part that the interfaces decide.
     #[inline(always)]
     pub fn interface_key(&self, packet: &Packet, hook: Hook) -> u64 {
@@ -304,8 +373,7 @@ impl Classifier {
             return 0;
         }
         let (received, sent) = interfaces_of(packet, hook);
-        let number = |port: PortId| u32::from(port.0).min(self.ports);
-        self.small(Field::Interface, &self.interface, number(received) * (self.ports + 1) + number(sent))
+        self.ports_key(received, sent)
     }
 
     /// The rules, one bit each, whose header tests packets of this key meet. `out` and `scratch` have [`Classifier::words`] words.

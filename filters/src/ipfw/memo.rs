@@ -62,6 +62,10 @@ pub struct Memo {
     buckets: Vec<Bucket>,
     traces: Vec<Trace>,
     steps: Vec<u32>,
+    /// Of each step the place of its rule's counters.
+    slots: Vec<u32>,
+    /// How often everything was forgotten.
+    epoch: u64,
     /// Open addressing over `traces`, to find equal ones.
     known: Vec<u32>,
     candidates: Vec<u64>,
@@ -89,6 +93,8 @@ impl Memo {
             buckets: vec![EMPTY; buckets],
             traces: Vec::with_capacity(TRACES_MAX.min(program.entries.len() * 16 + 64)),
             steps: Vec::with_capacity(STEPS_TOTAL.min(program.entries.len() * 64 + STEPS_MAX * 64)),
+            slots: Vec::with_capacity(STEPS_TOTAL.min(program.entries.len() * 64 + STEPS_MAX * 64)),
+            epoch: 0,
             known: vec![0; (program.entries.len() * 16 + 64).min(TRACES_MAX).next_power_of_two() * 2],
             candidates: vec![0; words],
             scratch: vec![0; words],
@@ -102,6 +108,8 @@ impl Memo {
         self.buckets.fill(EMPTY);
         self.traces.clear();
         self.steps.clear();
+        self.slots.clear();
+        self.epoch += 1;
         self.known.fill(0);
     }
 
@@ -159,6 +167,18 @@ impl Memo {
         self.steps.get(trace.first as usize..(trace.first + trace.len) as usize).unwrap_or_default()
     }
 
+    /// Places of the counters of a trace's steps.
+    #[inline(always)]
+    pub fn slots(&self, trace: &Trace) -> &[u32] {
+        self.slots.get(trace.first as usize..(trace.first + trace.len) as usize).unwrap_or_default()
+    }
+
+    /// Changes when the numbers of traces lose their meaning.
+    #[inline(always)]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// The trace of this number, unless it is plain.
     #[inline(always)]
     pub fn trace(&self, id: TraceId) -> Option<Trace> {
@@ -214,6 +234,7 @@ impl Memo {
                 break;
             }
             self.steps.push(number);
+            self.slots.push(program.rules.get(entry.rule as usize).map_or(u32::MAX, |rule| rule.slot));
             is_quiet &= entry.is_certain() && entry.is_quiet;
             match entry.act {
                 Act::SkipTo(target) if entry.is_certain() && entry.state.is_none() => at = target,
@@ -233,6 +254,7 @@ impl Memo {
             };
             if id != 0 {
                 self.steps.truncate(first);
+                self.slots.truncate(first);
                 return id;
             }
         }
@@ -257,6 +279,7 @@ impl Memo {
             let known = self.trace(id);
             if known.is_some_and(|known| known.next == trace.next && self.steps(&known) == new) {
                 self.steps.truncate(first);
+                self.slots.truncate(first);
                 return id;
             }
             at = (at + 1) & mask;

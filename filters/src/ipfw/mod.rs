@@ -44,6 +44,7 @@ pub mod dynamic;
 pub mod edit;
 pub mod execute;
 pub mod fault;
+mod foresee;
 mod forwarding;
 pub mod header;
 pub mod interval;

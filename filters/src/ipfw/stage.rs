@@ -6,18 +6,20 @@
 //! the rules ([`super::execute`]). At the Out hook the keys of the In hook are used again where packet and batch are still the same.
 
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use ferrule_dataplane::batch::{BATCH_MAX, Batch};
 use ferrule_dataplane::packet::hash::{self, HashSeed};
-use ferrule_dataplane::packet::{Family, Flags, Packet};
-use ferrule_dataplane::stage::{Context, Hook, Stage};
+use ferrule_dataplane::packet::{Family, Flags, Packet, PortId};
+use ferrule_dataplane::stage::{Context, Foresight, Hook, Stage};
 use ferrule_dataplane::verdict::{DropReason, Verdict};
 
 use super::around::{Holdings, facts_of};
 use super::counters::CounterRow;
 use super::dynamic::{Direction, Fate, FlowKey, NameFilter, RuleRef, StateIndex, StateView};
 use super::execute::bytes_of;
+use super::foresee::Foreseen;
 use super::forwarding;
 use super::keepalive::Keepalives;
 use super::live::Live;
@@ -47,10 +49,10 @@ type Found = Option<(StateIndex, Direction, NameFilter)>;
 
 /// Counts that belong together, not yet booked.
 #[derive(Clone, Copy, Default)]
-struct Pending {
-    id: TraceId,
-    packets: u64,
-    bytes: u64,
+pub(super) struct Pending {
+    pub(super) id: TraceId,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
 }
 
 /// One worker's ipfw.
@@ -67,8 +69,10 @@ pub struct Ipfw {
     fresh: bool,
     seen: Box<[Seen; BATCH_MAX]>,
     found: Box<[Found; BATCH_MAX]>,
+    /// What was foreseen of the present batch.
+    pub(super) foreseen: Foreseen,
     /// Whether any rule looks for states.
-    has_states: bool,
+    pub(super) has_states: bool,
     /// What the holdings counted at the last In hook.
     orphans: u64,
     keepalives: Keepalives,
@@ -102,6 +106,7 @@ impl Ipfw {
             fresh: false,
             seen: Box::new([Seen::default(); BATCH_MAX]),
             found: Box::new([None; BATCH_MAX]),
+            foreseen: Foreseen::default(),
             keepalives: Keepalives::default(),
             seed,
             now: u64::MAX,
@@ -111,13 +116,13 @@ impl Ipfw {
 
     /// Takes another program up, where there is one.
     #[inline(always)]
-    fn follow(&mut self, now: u64) {
+    pub(super) fn follow(&mut self, now: u64) {
         if now != self.now {
             self.now = now;
             self.second = now / 1_000_000_000;
             self.holdings.turn(now);
         }
-        if self.live.generation() != self.generation {
+        if self.live.generation() != self.generation && !self.foreseen.is_open {
             self.take_up();
         }
     }
@@ -301,7 +306,7 @@ impl Ipfw {
     }
 
     #[inline(always)]
-    fn book(&self, pending: &Pending) {
+    pub(super) fn book(&self, pending: &Pending) {
         if pending.packets == 0 {
             return;
         }
@@ -315,11 +320,8 @@ impl Ipfw {
     #[inline(never)]
     fn book_quiet(&self, pending: &Pending) {
         let Some(trace) = self.memo.trace(pending.id) else { return };
-        for step in self.memo.steps(&trace) {
-            let rule = self.program.entries.get(*step as usize).map(|entry| entry.rule as usize);
-            if let Some(rule) = rule.and_then(|rule| self.program.rules.get(rule)) {
-                self.counters.add(rule.slot, pending.packets, pending.bytes, self.second);
-            }
+        for slot in self.memo.slots(&trace) {
+            self.counters.add(*slot, pending.packets, pending.bytes, self.second);
         }
     }
 
@@ -409,6 +411,7 @@ impl Stage for Ipfw {
     }
 
     fn poll(&mut self, batch: &mut Batch, context: &mut Context<'_>) {
+        self.foreseen.is_open = false;
         self.follow(context.now);
         self.obey(context);
         self.give_back(batch, context);
@@ -455,11 +458,30 @@ impl Stage for Ipfw {
         true
     }
 
+    fn foresee(
+        &mut self,
+        batch: &mut Batch,
+        ingress: PortId,
+        foresight: &mut Foresight,
+        context: &mut Context<'_>,
+    ) -> bool {
+        self.look_ahead(batch, ingress, foresight, context)
+    }
+
+    fn came_true(&mut self, places: Range<usize>, foresight: &Foresight) {
+        self.book_foreseen(places, foresight);
+    }
+
+    fn still_holds(&self) -> bool {
+        self.foreseen_holds()
+    }
+
     fn flow_owner(&self, packet: &Packet) -> Option<usize> {
         self.holdings.services.as_ref()?.nats.owner_of(packet)
     }
 
     fn passes_plain(&mut self, now: u64) -> bool {
+        self.foreseen.is_open = false;
         self.follow(now);
         self.program.classifier.keys() == 1 && self.memo.find(0) & (PLAIN | DENY) == PLAIN && !self.has_layer2()
     }

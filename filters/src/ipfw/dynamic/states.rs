@@ -8,7 +8,7 @@ use ferrule_dataplane::arena::{advise_huge_pages, prefetch};
 use ferrule_dataplane::clock::Nanos;
 
 use super::bucket::Buckets;
-use super::key::{FlowKey, NameFilter, NameId, PacketFacts};
+use super::key::{FlowKey, NameFilter, NameId, PacketFacts, TCP, UDP, UDP_LITE};
 use super::parent::{ParentError, Request};
 use super::settings::{KEEPALIVE_PERIOD, Shared};
 use super::state::{Direction, Expiries, LIMIT, LIVE, NONE, ORPHANED, RuleRef, State, V6};
@@ -268,6 +268,19 @@ impl States {
         facts: &PacketFacts,
         good: impl FnOnce(RuleRef) -> bool,
     ) -> Option<Hit> {
+        let (index, direction, rule) = self.look(candidate, key, name, hash)?;
+        good(rule).then(|| self.refresh(index.0, direction, facts))
+    }
+
+    /// The state of a packet, with the way that the packet goes in it and its rule; nothing is done to it.
+    #[inline(always)]
+    pub fn look(
+        &self,
+        candidate: Candidate,
+        key: &FlowKey,
+        name: NameFilter,
+        hash: u32,
+    ) -> Option<(StateIndex, Direction, RuleRef)> {
         if let Some(state) = self.states.get(candidate.0 as usize) {
             let wanted = name.number();
             let (same, ports) = match *key {
@@ -292,10 +305,11 @@ impl States {
             let reverse = same.1 & (state.ports == ports.rotate_left(16));
             if (forward | reverse) & ((wanted == 0) | (state.name == wanted)) {
                 let direction = if forward { Direction::Forward } else { Direction::Reverse };
-                return good(state.rule).then(|| self.refresh(candidate.0, direction, facts));
+                return Some((StateIndex(candidate.0), direction, state.rule));
             }
         }
-        self.probe_if(key, name, hash, facts, good)
+        let (index, direction) = self.find(key, name.number(), hash)?;
+        Some((StateIndex(index), direction, self.states.get(index as usize)?.rule))
     }
 
     /// As [`States::probe`], but where `good` says no of the state's rule nothing is done and nothing found.
@@ -317,6 +331,20 @@ impl States {
     pub fn touch(&mut self, index: StateIndex, direction: Direction, facts: &PacketFacts) -> Option<Hit> {
         let live = self.states.get(index.0 as usize).is_some_and(|state| state.flags & LIVE != 0);
         live.then(|| self.refresh(index.0, direction, facts))
+    }
+
+    /// As [`States::touch`], for a packet of `length` bytes, not TCP, that meets its state in so many passes.
+    #[inline(always)]
+    pub fn touch_times(&mut self, index: StateIndex, length: u32, times: u32) {
+        let Some(state) = self.states.get_mut(index.0 as usize).filter(|state| state.flags & LIVE != 0) else { return };
+        debug_assert!(state.protocol != TCP);
+        let before = state.expire;
+        state.expire = if matches!(state.protocol, UDP | UDP_LITE) { self.expiries.udp } else { self.expiries.short };
+        state.packets += u64::from(times);
+        state.bytes += u64::from(times) * u64::from(length);
+        if state.expire < before {
+            self.put_forward(index.0);
+        }
     }
 
     #[inline(always)]

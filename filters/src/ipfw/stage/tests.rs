@@ -36,6 +36,11 @@ struct Gateway {
 
 impl Gateway {
     fn new(rules: &[Rule]) -> Gateway {
+        Gateway::beside(rules, Vec::new)
+    }
+
+    /// With other stages behind it. A stage that is not alone foresees nothing.
+    fn beside(rules: &[Rule], others: fn() -> Vec<Box<dyn Stage>>) -> Gateway {
         let live = Arc::new(Live::new(compile(rules, &options(), &mut Names::default()), 1));
         let shared = live.clone();
         let mut world = World::builder()
@@ -44,7 +49,10 @@ impl Gateway {
             .stages(move |worker| {
                 let states = States::new(Arc::new(Shared::default()), 1024);
                 let tables = TableSet::new(&Domain::new(1)).reader();
-                vec![Box::new(Ipfw::new(&shared, worker, 1, Holdings::new(states, tables, 2)))]
+                let mut stages: Vec<Box<dyn Stage>> =
+                    vec![Box::new(Ipfw::new(&shared, worker, 1, Holdings::new(states, tables, 2)))];
+                stages.extend(others());
+                stages
             })
             .build()
             .unwrap();
@@ -62,6 +70,24 @@ impl Gateway {
         self.world.settle();
         assert_eq!(self.world.balance().difference(), 0);
         self.world.collect(if from == LAN { WAN } else { LAN })
+    }
+
+    /// All at once.
+    fn send_burst(&mut self, from: PortId, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let mac = self.world.mac(from).0;
+        for frame in frames {
+            let mut frame = frame.clone();
+            frame[..6].copy_from_slice(&mac);
+            assert!(self.world.inject(from, &frame));
+        }
+        self.world.settle();
+        assert_eq!(self.world.balance().difference(), 0);
+        self.world.collect(if from == LAN { WAN } else { LAN })
+    }
+
+    fn counters(&self) -> Vec<(u64, u64)> {
+        let rules = self.live.loaded().program.rules.len() as u32;
+        (0..rules).map(|slot| self.live.count(slot)).map(|count| (count.packets, count.bytes)).collect()
     }
 
     fn counts(&self) -> Vec<u64> {
@@ -230,4 +256,70 @@ fn blocks_over_several_fields_and_negations() {
     assert_eq!(b.send(LAN, packet([10, 0, 0, 9], PEER, (4, 2), 0)).len(), 0);
     assert_eq!(b.send(LAN, packet(HOST, PEER, (4, 53), 2)).len(), 1, "TCP is spared");
     assert_eq!(b.send(LAN, packet(HOST, PEER, (4, 2), 0)).len(), 1);
+}
+
+/// A rule by three small numbers.
+fn rule_by(number: u16, (action, test, value): (u8, u8, u8)) -> Rule {
+    let port = |side| Test::Ports(side, vec![range(53, 52 + 30 * u16::from(value % 2 + 1))]);
+    let tests = match test {
+        0 => vec![port(Side::Destination)],
+        1 => vec![from([10, 0, 0, value], [255, 255, 255, 255 - value])],
+        2 => vec![Test::In],
+        3 => vec![Test::Interface(InterfaceRole::Xmit, InterfaceMatch::Name("wan".into())), port(Side::Source)],
+        4 => vec![Test::Protocol(if value % 2 == 0 { 6 } else { 17 })],
+        5 => vec![Test::Established],
+        _ => vec![],
+    };
+    let next = u32::from(number) + 10 + 10 * u32::from(value);
+    match action {
+        0 => rule_if(number, Action::Deny, tests),
+        1 => rule_if(number, Action::Count, tests),
+        2 => rule_if(number, Action::SkipTo(Argument::Number(next)), tests),
+        3 | 4 => Rule { state: Some(keep_state()), ..rule_if(number, Action::Allow, tests) },
+        5 => rule(number, Action::CheckState(StateName::Default)),
+        _ => rule_if(number, Action::Allow, tests),
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn what_is_foreseen_is_what_happens(
+        drawn in proptest::collection::vec((0u8..8, 0u8..8, 0u8..3), 0..7),
+        bursts in proptest::collection::vec(proptest::collection::vec((0u8..40, 0u8..3, 0u8..4, 0u8..24), 1..40), 4..16),
+    ) {
+        let mut rules: Vec<Rule> = (1..).zip(drawn).map(|(n, drawn)| rule_by(10 * n, drawn)).collect();
+        rules.push(rule_if(900, Action::Allow, [Test::Ipv4]));
+        let mut alone = Gateway::new(&rules);
+        let mut beside = Gateway::beside(&rules, || vec![Box::new(crate::PassThrough)]);
+        for (turn, burst) in bursts.iter().enumerate() {
+            let back = turn % 3 == 2;
+            // Often what was sent before, so that there is something to foresee.
+            let burst = if turn % 4 == 0 { burst } else { &bursts[turn / 4 * 4] };
+            let frames: Vec<_> = burst
+                .iter()
+                .map(|(port, kind, flags, rare)| {
+                    let flags = if kind % 2 == 0 { 0 } else { [2, 16, 17, 4][usize::from(*flags)] };
+                    let ports = (1000 + u16::from(*port), [53, 80, 443][usize::from(*kind)]);
+                    let mut frame = if back {
+                        packet(PEER, HOST, (ports.1, ports.0), flags)
+                    } else {
+                        packet(HOST, PEER, ports, flags)
+                    };
+                    // What is not plain: a TTL that runs out, a broken checksum.
+                    match rare {
+                        0 => (frame[22], frame[24]) = (1, frame[24].wrapping_add(63)),
+                        1 => frame[24] ^= 1,
+                        _ => {}
+                    }
+                    frame
+                })
+                .collect();
+            let from = if back { WAN } else { LAN };
+            let (first, second) = (alone.send_burst(from, &frames), beside.send_burst(from, &frames));
+            proptest::prop_assert_eq!(first, second);
+            proptest::prop_assert_eq!(alone.counters(), beside.counters());
+        }
+    }
 }
