@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ferrule_config::ipfw::table::TableValue;
 use ferrule_dataplane::clock::Nanos;
-use ferrule_dataplane::fib::AdjacencyKind;
+use ferrule_dataplane::fib::{AdjacencyId, AdjacencyKind};
 use ferrule_dataplane::packet::{Flags, Packet, PortId};
 use ferrule_dataplane::stage::{Context, Hook};
 
@@ -86,14 +86,18 @@ impl<'a, 'c> Around<'a, 'c> {
         Around { holdings, counters, second, context }
     }
 
-    /// Kind and port of the way to an address.
-    fn way(&self, address: IpAddr) -> (AdjacencyKind, PortId) {
+    /// What the route to an address leads to.
+    fn adjacency(&self, address: IpAddr) -> AdjacencyId {
         let fib = &self.context.shared.fib;
-        let id = match address {
+        match address {
             IpAddr::V4(address) => fib.v4.lookup(address.to_bits()),
             IpAddr::V6(address) => fib.v6.lookup(address.to_bits()),
-        };
-        let view = fib.adjacencies.get(id);
+        }
+    }
+
+    /// Kind and port of the way to an address.
+    fn way(&self, address: IpAddr) -> (AdjacencyKind, PortId) {
+        let view = self.context.shared.fib.adjacencies.get(self.adjacency(address));
         (view.kind(), view.port())
     }
 }
@@ -118,8 +122,17 @@ impl Surroundings for Around<'_, '_> {
 
     fn is_attached(&self, address: IpAddr) -> bool {
         let local = |address: Ipv6Addr| address.is_loopback() || address.is_unicast_link_local();
-        matches!(address, IpAddr::V6(address) if local(address))
-            || matches!(self.way(address).0, AdjacencyKind::Glean | AdjacencyKind::Local)
+        if matches!(address, IpAddr::V6(address) if local(address)) {
+            return true;
+        }
+        let adjacencies = &self.context.shared.fib.adjacencies;
+        let id = self.adjacency(address);
+        match adjacencies.get(id).kind() {
+            AdjacencyKind::Glean | AdjacencyKind::Local => true,
+            // A neighbour that is known, or asked for, is its own next hop; beyond a gateway the next hop is the gateway.
+            AdjacencyKind::Forward | AdjacencyKind::Unresolved => adjacencies.next_hop(id).is_none_or(|hop| hop == address),
+            _ => false,
+        }
     }
 
     fn reaches(&self, fib: u32, address: IpAddr, port: Option<PortId>) -> bool {

@@ -431,7 +431,6 @@ fn segments() -> Vec<Case> {
 
 /// An attached host is attached whether its MAC address is known or not.
 #[test]
-#[ignore = "antispoof takes an attached host with a known MAC address for one that is not attached"]
 fn antispoof_knows_neighbours() {
     let mut gateway = routed(&["add 100 deny ip from any to any not antispoof in"], true, 1);
     gateway.answer("192.168.5.77".parse().unwrap());
