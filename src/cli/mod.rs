@@ -96,10 +96,17 @@ pub enum Command {
     /// Show the running gateway's ports, routes, neighbors, workers, drops or statistics
     Show(ShowArgs),
     /// The firewall's command, as FreeBSD's ipfw(8)
-    #[command(disable_help_flag = true)]
+    #[command(
+        disable_help_flag = true,
+        after_help = "Examples:\n  sudo ferrule ipfw -a list\n  sudo ferrule ipfw add 500 deny tcp from any to any 23 in\n  \
+                      ferrule ipfw -n rules.txt    checks a file of commands, without a gateway"
+    )]
     Ipfw(ArgumentsAsTheyAre),
     /// Read and set the firewall's variables (net.inet.ip.fw.*)
-    #[command(disable_help_flag = true)]
+    #[command(
+        disable_help_flag = true,
+        after_help = "Examples:\n  ferrule sysctl net.inet.ip.fw.one_pass\n  sudo ferrule sysctl net.inet.ip.fw.one_pass=0"
+    )]
     Sysctl(ArgumentsAsTheyAre),
     /// Read the configuration again and put it in force
     Reload(ReloadArgs),

@@ -130,7 +130,9 @@ impl Surroundings for Around<'_, '_> {
         match adjacencies.get(id).kind() {
             AdjacencyKind::Glean | AdjacencyKind::Local => true,
             // A neighbour that is known, or asked for, is its own next hop; beyond a gateway the next hop is the gateway.
-            AdjacencyKind::Forward | AdjacencyKind::Unresolved => adjacencies.next_hop(id).is_none_or(|hop| hop == address),
+            AdjacencyKind::Forward | AdjacencyKind::Unresolved => {
+                adjacencies.next_hop(id).is_none_or(|hop| hop == address)
+            }
             _ => false,
         }
     }
