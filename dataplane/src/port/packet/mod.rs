@@ -224,7 +224,12 @@ pub fn open_with(
     }
     // The whole group stands: open the gates.
     for ring in &rings {
-        sys::detach_filter(ring.fd()).map_err(failed("SO_DETACH_FILTER"))?;
+        if rings.len() > 1 {
+            // A fanout group takes what the box sends, too, whatever PACKET_IGNORE_OUTGOING says on its sockets.
+            sys::attach_filter(ring.fd(), &INCOMING).map_err(failed("SO_ATTACH_FILTER"))?;
+        } else {
+            sys::detach_filter(ring.fd()).map_err(failed("SO_DETACH_FILTER"))?;
+        }
     }
     let queues = rings
         .into_iter()
@@ -244,6 +249,19 @@ pub fn open_with(
         .collect();
     Ok(OpenPort { facts, queues })
 }
+
+/// Passes all but what goes out: frames of type PACKET_OUTGOING (packet(7)), which the filter finds at SKF_AD_PKTTYPE.
+const INCOMING: [libc::sock_filter; 4] = [
+    sys::instruction(
+        libc::BPF_LD | libc::BPF_B | libc::BPF_ABS,
+        0,
+        0,
+        (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32,
+    ),
+    sys::instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::PACKET_OUTGOING as u32),
+    sys::instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+    sys::instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+];
 
 /// A bound receive ring behind a filter that lets nothing through yet.
 fn open_receive_ring(
