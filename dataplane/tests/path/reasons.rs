@@ -6,13 +6,50 @@ use ferrule_dataplane::verdict::{Consumed, DropReason, Generated};
 
 use crate::common::seen;
 
-/// Not reached over memory ports, and why.
-const ELSEWHERE: [(&str, &str); 2] = [
+/// Not reached here: why, or where it is.
+const ELSEWHERE: [(&str, &str); 18] = [
     (
         "dropped host_refused",
         "counted by the host I/O thread when the kernel takes no frame: needs a TAP, and memory ports have none",
     ),
     ("dropped host_frame_bad", "counted by the host I/O thread when a TAP gives a frame without sense: needs a TAP"),
+    ("dropped nat_denied", "filters/tests/ipfw_nat.rs"),
+    (
+        "dropped nat_fragment",
+        "filters/src/nat/tests: the cause; that it is told as this reason is one line of filters/src/ipfw/translate.rs",
+    ),
+    (
+        "dropped nat_no_address",
+        "filters/src/nat/tests: the cause; that it is told as this reason is one line of filters/src/ipfw/translate.rs",
+    ),
+    (
+        "dropped nat_no_port",
+        "filters/src/nat/tests: the cause; that it is told as this reason is one line of filters/src/ipfw/translate.rs",
+    ),
+    (
+        "dropped nat_table_full",
+        "filters/src/nat/tests: the cause; that it is told as this reason is one line of filters/src/ipfw/translate.rs",
+    ),
+    ("dropped next_hop_local", "filters/tests/ipfw_fwd.rs"),
+    ("dropped pipe_deleted", "filters/tests/ipfw_pipes.rs"),
+    ("dropped pipe_full", "filters/tests/ipfw_pipes.rs"),
+    ("dropped pipe_missing", "filters/tests/ipfw_pipes.rs"),
+    (
+        "dropped pipe_early",
+        "filters/src/dummynet/tests: the cause; that it is told as this reason is one line of filters/src/ipfw/shape.rs",
+    ),
+    (
+        "dropped pipe_limit",
+        "filters/src/dummynet/tests: the cause; that it is told as this reason is one line of filters/src/ipfw/shape.rs",
+    ),
+    (
+        "dropped pipe_loss",
+        "filters/src/dummynet/tests: the cause; that it is told as this reason is one line of filters/src/ipfw/shape.rs",
+    ),
+    ("dropped reassembly_bad", "filters/tests/ipfw_reass.rs"),
+    ("dropped reassembly_limit", "filters/tests/ipfw_reass.rs"),
+    ("dropped reassembly_timeout", "filters/tests/ipfw_reass.rs"),
+    ("generated keepalive", "filters/tests/ipfw_answers.rs"),
 ];
 
 #[test]
