@@ -34,7 +34,7 @@ use ipfw::Wanted;
 use rig::RigPlan;
 
 /// Packets of a run unless asked otherwise; without optimisation less, since it takes ten times as long.
-const PACKETS: u64 = if cfg!(debug_assertions) { 200_000 } else { 5_000_000 };
+const PACKETS: u64 = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
 /// Nodes of the path that the table shows on their own.
 const SHOWN: [(usize, &str); 4] = [(0, "rx"), (1, "parse"), (2, "forward"), (3, "tx")];
 
