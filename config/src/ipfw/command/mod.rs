@@ -15,7 +15,7 @@ mod words;
 
 pub use options::{Dynamic, Options, Timestamp};
 pub use parse::{file_mode, parse};
-pub(crate) use table::{ALL_FIELDS, VALUE_KINDS};
+pub(crate) use table::ALL_FIELDS;
 pub use table::{TableAction, TableCommand, TableSelector};
 pub use words::{CommandLine, Word, Words};
 

@@ -3,8 +3,10 @@
 
 use super::abbreviation::{leading_number, unique};
 use super::words::{Word, Words};
+use crate::ipfw::addresses::is_object_name;
 use crate::ipfw::ast::ValueKind;
 use crate::ipfw::failure::Failure;
+use crate::ipfw::keywords::VALUE_KINDS;
 use crate::ipfw::table::{FlowFields, TableKind, TableOptions};
 use crate::span::Span;
 use crate::suggest::did_you_mean;
@@ -72,27 +74,6 @@ const COMMANDS: [&str; 14] = [
 ];
 const OPTIONS: [&str; 7] = ["type", "valtype", "algo", "limit", "locked", "missing", "or-flush"];
 
-/// The words of `valtype`, in the order of the values.
-pub(crate) const VALUE_KINDS: [(&str, ValueKind); 12] = [
-    ("skipto", ValueKind::SkipTo),
-    ("pipe", ValueKind::Pipe),
-    ("fib", ValueKind::Fib),
-    ("nat", ValueKind::Nat),
-    ("dscp", ValueKind::Dscp),
-    ("tag", ValueKind::Tag),
-    ("divert", ValueKind::Divert),
-    ("netgraph", ValueKind::Netgraph),
-    ("limit", ValueKind::Limit),
-    ("ipv4", ValueKind::Ipv4),
-    ("ipv6", ValueKind::Ipv6),
-    ("mark", ValueKind::Mark),
-];
-
-/// True for a name that a table may have.
-pub(crate) fn is_name(name: &str) -> bool {
-    (1..64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
-}
-
 /// One of `known`, perhaps shortened.
 fn token(word: &Word, known: &[&'static str], what: &str) -> Result<&'static str, Failure> {
     unique(&word.text, known).map_err(|matches| {
@@ -108,7 +89,7 @@ pub(super) fn command(words: &[Word], end: Span) -> Result<TableCommand, Failure
     let name = words.next().ok_or_else(|| Failure::usage(end, "table needs name"))?;
     let table = match name.text.as_str() {
         "all" => TableSelector::All,
-        text if is_name(text) => TableSelector::One(text.to_owned()),
+        text if is_object_name(text) => TableSelector::One(text.to_owned()),
         text => {
             return Err(Failure::usage(name.span, format!("table name {} is invalid", text.escape_debug()))
                 .hint("a name is 1 to 63 letters, digits, `_`, `-` and `.`"));
@@ -152,7 +133,7 @@ pub(super) fn command(words: &[Word], end: Span) -> Result<TableCommand, Failure
         "lock" | "unlock" => TableAction::Lock(command == "lock"),
         "swap" => {
             let second = words.next().ok_or_else(|| Failure::usage(end, "second table name required"))?;
-            if !is_name(&second.text) || second.text == "all" {
+            if !is_object_name(&second.text) || second.text == "all" {
                 return Err(Failure::usage(
                     second.span,
                     format!("table name {} is invalid", second.text.escape_debug()),

@@ -7,9 +7,9 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::ipfw::ast::ValueKind;
-use crate::ipfw::command::VALUE_KINDS;
 use crate::ipfw::document::Table;
 use crate::ipfw::entry::{print_key, print_value};
+use crate::ipfw::keywords::VALUE_KINDS;
 use crate::ipfw::table::{TableKey, TableKind, TableValue};
 
 /// What `info` tells of a table.
