@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::forward::build::{self, HeaderV4, HeaderV6};
-use crate::packet::{Family, Flags, GsoKind, Offload, Packet, sctp};
+use crate::forward::build;
+use crate::packet::{GsoKind, Offload, Packet, sctp};
 use crate::stage::Context;
 use crate::verdict::Generated;
 
@@ -25,14 +25,7 @@ pub fn abort(original: &Packet, context: &mut Context<'_>) -> bool {
 }
 
 fn build(original: &Packet, context: &mut Context<'_>) -> Option<Packet> {
-    let from = usize::from(original.l4);
-    if original.protocol != 132 || from == 0 || original.flags.any(Flags::FRAGMENT.with(Flags::LINK_GROUP)) {
-        return None;
-    }
-    let (source, destination) = build::ends(original)?;
-    if source.is_multicast() || source.is_unspecified() || destination.is_multicast() {
-        return None;
-    }
+    let from = build::answerable(original, 132)?;
     let head = original.frame.head();
     let (tag, flags) = match head.get(from + 12) {
         Some(&ABORT) => return None,
@@ -44,8 +37,7 @@ fn build(original: &Packet, context: &mut Context<'_>) -> Option<Packet> {
     if tag == [0; 4] {
         return None;
     }
-    let family = original.family;
-    let at = if family == Family::V4 { build::L4_V4 } else { build::L4_V6 };
+    let at = build::answer_at(original);
     let mut frame = build::frame(context, at + LEN)?;
     let bytes = &mut frame.header_mut()[at..at + LEN];
     bytes.fill(0);
@@ -53,23 +45,11 @@ fn build(original: &Packet, context: &mut Context<'_>) -> Option<Packet> {
     bytes[..4].copy_from_slice(&[c, d, a, b]);
     bytes[4..8].copy_from_slice(&tag);
     bytes[12..16].copy_from_slice(&[ABORT, flags, 0, 4]);
-    let (protocol, h) = (132, original.frame.header());
-    if family == Family::V4 {
-        let (source, destination) = (build::array(&h[30..]), build::array(&h[26..]));
-        build::ipv4(&mut frame, &HeaderV4 { source, destination, protocol, tos: 0, id: 0, dont_fragment: true });
-    } else {
-        let (source, destination) = (build::array(&h[38..]), build::array(&h[22..]));
-        build::ipv6(&mut frame, &HeaderV6 { source, destination, protocol, hop_limit: build::TTL });
-    }
+    build::answer_header(&mut frame, original);
     let mut whole = Offload { csum_start: at as u16, csum_offset: 8, gso_kind: GsoKind::None, ..Offload::NONE };
     if !sctp::complete(context.pool.arena(), &mut frame, &mut whole) {
         context.pool.free(frame);
         return None;
     }
-    let mut packet = build::packet(frame, family, protocol, original.destination_port, original.source_port);
-    if !build::Origin::of(original).link_back(&mut packet, &context.shared.ports) {
-        context.pool.free(packet.frame);
-        return None;
-    }
-    Some(packet)
+    build::answer_back(frame, original, context)
 }

@@ -181,6 +181,49 @@ pub(crate) fn is_ours(ports: &PortTable, address: IpAddr, ingress: PortId) -> bo
     }
 }
 
+/// Where the transport header of a packet begins that a host may answer on the transport's own terms. None for other protocols, for
+/// fragments, for what came in a link-layer group, and for what goes to or from one.
+pub(crate) fn answerable(original: &Packet, protocol: u8) -> Option<usize> {
+    let from = usize::from(original.l4);
+    if original.protocol != protocol || from == 0 || original.flags.any(Flags::FRAGMENT.with(Flags::LINK_GROUP)) {
+        return None;
+    }
+    let (source, destination) = ends(original)?;
+    if source.is_multicast() || source.is_unspecified() || destination.is_multicast() {
+        return None;
+    }
+    Some(from)
+}
+
+/// Frame bytes up to the transport header of an answer to `original`.
+pub(crate) fn answer_at(original: &Packet) -> usize {
+    if original.family == Family::V4 { L4_V4 } else { L4_V6 }
+}
+
+/// Writes the IP header of an answer: from the destination of `original`, to its source.
+pub(crate) fn answer_header(frame: &mut Frame, original: &Packet) {
+    let (h, protocol) = (original.frame.header(), original.protocol);
+    if original.family == Family::V4 {
+        let (source, destination) = (array(&h[30..]), array(&h[26..]));
+        // Never cut, so an identification of 0 is right (RFC 6864, 4.1).
+        ipv4(frame, &HeaderV4 { source, destination, protocol, tos: 0, id: 0, dont_fragment: true });
+    } else {
+        let (source, destination) = (array(&h[38..]), array(&h[22..]));
+        ipv6(frame, &HeaderV6 { source, destination, protocol, hop_limit: TTL });
+    }
+}
+
+/// The finished answer, on its way back to where `original` came from. None where there is no such way; the buffer is then free again.
+pub(crate) fn answer_back(frame: Frame, original: &Packet, context: &mut Context<'_>) -> Option<Packet> {
+    let (family, protocol) = (original.family, original.protocol);
+    let mut answer = packet(frame, family, protocol, original.destination_port, original.source_port);
+    if !Origin::of(original).link_back(&mut answer, &context.shared.ports) {
+        context.pool.free(answer.frame);
+        return None;
+    }
+    Some(answer)
+}
+
 /// Source and destination of an IP packet.
 pub(crate) fn ends(packet: &Packet) -> Option<(IpAddr, IpAddr)> {
     match packet.family {

@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::forward::build::{self, HeaderV4, HeaderV6};
-use crate::packet::{Family, Flags, Packet};
+use crate::forward::build;
+use crate::packet::Packet;
 use crate::stage::Context;
 use crate::verdict::Generated;
 
@@ -23,14 +23,7 @@ pub fn reset(original: &Packet, context: &mut Context<'_>) -> bool {
 }
 
 fn build(original: &Packet, context: &mut Context<'_>) -> Option<Packet> {
-    let l4 = usize::from(original.l4);
-    if original.protocol != 6 || l4 == 0 || original.flags.any(Flags::FRAGMENT.with(Flags::LINK_GROUP)) {
-        return None;
-    }
-    let (source, destination) = build::ends(original)?;
-    if source.is_multicast() || source.is_unspecified() || destination.is_multicast() {
-        return None;
-    }
+    let l4 = build::answerable(original, 6)?;
     let h = original.frame.header();
     let flags = h[l4 + 13];
     if flags & RST != 0 {
@@ -44,8 +37,7 @@ fn build(original: &Packet, context: &mut Context<'_>) -> Option<Packet> {
         let seen = u32::from_be_bytes(build::array(&h[l4 + 4..])).wrapping_add(length);
         ([0; 4], seen.to_be_bytes(), RST | ACK)
     };
-    let family = original.family;
-    let at = if family == Family::V4 { build::L4_V4 } else { build::L4_V6 };
+    let at = build::answer_at(original);
     let mut frame = build::frame(context, at + 20)?;
     let tcp = &mut frame.header_mut()[at..at + 20];
     tcp.fill(0);
@@ -55,22 +47,9 @@ fn build(original: &Packet, context: &mut Context<'_>) -> Option<Packet> {
     tcp[8..12].copy_from_slice(&acknowledgement);
     tcp[12] = 5 << 4;
     tcp[13] = flags;
-    let protocol = 6;
-    if family == Family::V4 {
-        let (source, destination) = (build::array(&h[30..]), build::array(&h[26..]));
-        // Never cut, so an identification of 0 is right (RFC 6864, 4.1).
-        build::ipv4(&mut frame, &HeaderV4 { source, destination, protocol, tos: 0, id: 0, dont_fragment: true });
-    } else {
-        let (source, destination) = (build::array(&h[38..]), build::array(&h[22..]));
-        build::ipv6(&mut frame, &HeaderV6 { source, destination, protocol, hop_limit: build::TTL });
-    }
-    build::transport_checksum(&mut frame, family, protocol, 16);
-    let mut packet = build::packet(frame, family, protocol, original.destination_port, original.source_port);
-    if !build::Origin::of(original).link_back(&mut packet, &context.shared.ports) {
-        context.pool.free(packet.frame);
-        return None;
-    }
-    Some(packet)
+    build::answer_header(&mut frame, original);
+    build::transport_checksum(&mut frame, original.family, original.protocol, 16);
+    build::answer_back(frame, original, context)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use etherparse::{PacketBuilder, SlicedPacket, TcpHeader, TransportSlice};
 
 use super::*;
 use crate::forward::testing::*;
+use crate::packet::Flags;
 use crate::packet::PortId;
 
 fn segment(v4: bool, payload: &[u8], change: impl FnOnce(&mut TcpHeader)) -> Vec<u8> {
