@@ -41,6 +41,25 @@ pub struct Rule {
     pub span: Span,
 }
 
+impl Rule {
+    /// Rule 65535: `allow ip from any to any` where it accepts, else `deny`.
+    pub fn last(accepts: bool) -> Rule {
+        Rule {
+            number: DEFAULT_RULE,
+            set: DEFAULT_SET,
+            probability: None,
+            action: if accepts { Action::Allow } else { Action::Deny },
+            log: None,
+            tag: None,
+            blocks: Vec::new(),
+            state: None,
+            options_only: false,
+            comment: None,
+            span: Span::default(),
+        }
+    }
+}
+
 /// `log [logamount N]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {

@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::ast::{Action, Addresses, DEFAULT_RULE, DEFAULT_SET, InterfaceMatch, LookupKey, Rule, Test};
+use super::ast::{Addresses, DEFAULT_SET, InterfaceMatch, LookupKey, Rule, Test};
 use super::dummynet::{PipeConfig, QueueConfig, SchedulerConfig};
 use super::nat::NatConfig;
 use super::table::{TableKey, TableKind, TableOptions, TableValue};
 use super::variable;
-use crate::span::Span;
 
 /// A table and its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,20 +80,7 @@ impl RuleSet {
 
     /// The last rule: `deny ip from any to any`, or `allow` where `net.inet.ip.fw.default_to_accept` says so.
     pub fn default_rule(&self) -> Rule {
-        let accept = self.variable("net.inet.ip.fw.default_to_accept") != 0;
-        Rule {
-            number: DEFAULT_RULE,
-            set: DEFAULT_SET,
-            probability: None,
-            action: if accept { Action::Allow } else { Action::Deny },
-            log: None,
-            tag: None,
-            blocks: Vec::new(),
-            state: None,
-            options_only: false,
-            comment: None,
-            span: Span::default(),
-        }
+        Rule::last(self.variable("net.inet.ip.fw.default_to_accept") != 0)
     }
 
     /// True where the set is enabled.

@@ -168,17 +168,21 @@ pub struct FlowSet {
     pub management: QueueManagement,
 }
 
-/// 50 slots, dropped at the end, one queue for all.
+impl FlowSet {
+    /// 50 slots, dropped at the end, one queue for all.
+    pub const PLAIN: FlowSet = FlowSet {
+        size: QueueSize::Slots(50),
+        loss_rate: 0.0,
+        mask: FlowMask::NONE,
+        buckets: 1,
+        no_error: false,
+        management: QueueManagement::DropTail,
+    };
+}
+
 impl Default for FlowSet {
     fn default() -> Self {
-        FlowSet {
-            size: QueueSize::Slots(50),
-            loss_rate: 0.0,
-            mask: FlowMask::NONE,
-            buckets: 1,
-            no_error: false,
-            management: QueueManagement::DropTail,
-        }
+        FlowSet::PLAIN
     }
 }
 

@@ -8,9 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ferrule_config::ipfw::ast::{
-    Argument, DEFAULT_RULE, DEFAULT_SET, ForwardTo, Limit, NatInstance, ReturnTo, Rule, Tag,
-};
+use ferrule_config::ipfw::ast::{Argument, DEFAULT_RULE, ForwardTo, Limit, NatInstance, ReturnTo, Rule, Tag};
 
 use ferrule_config::ipfw::table::TableKind;
 
@@ -259,24 +257,6 @@ pub(super) fn in_order(rules: &[Rule], options: &Options) -> Vec<Rule> {
         rules.reverse();
     }
     rules.sort_by_key(|rule| rule.number);
-    rules.push(last_rule(options.default_to_accept));
+    rules.push(Rule::last(options.default_to_accept));
     rules
-}
-
-/// Rule 65535.
-pub fn last_rule(accepts: bool) -> Rule {
-    use ferrule_config::ipfw::ast::Action;
-    Rule {
-        number: DEFAULT_RULE,
-        set: DEFAULT_SET,
-        probability: None,
-        action: if accepts { Action::Allow } else { Action::Deny },
-        log: None,
-        tag: None,
-        blocks: Vec::new(),
-        state: None,
-        options_only: false,
-        comment: None,
-        span: Default::default(),
-    }
 }

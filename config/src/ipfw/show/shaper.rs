@@ -116,7 +116,7 @@ pub fn schedulers(rows: &[SchedulerRow], names: &dyn Names) -> String {
         let kind = row.config.parameters.kind;
         // Schedulers without queues of their own have one inside.
         if matches!(kind, SchedulerKind::Fifo | SchedulerKind::FqCodel(..) | SchedulerKind::FqPie(..)) {
-            out.flow_set(number + MAX_ID, &PLAIN, number, 0, 0, 0, false);
+            out.flow_set(number + MAX_ID, &FlowSet::PLAIN, number, 0, 0, 0, false);
         }
         let mask = &row.config.parameters.mask;
         out.scheduler(number, kind, mask, if *mask == FlowMask::NONE { 0 } else { 64 }, row.active);
@@ -128,16 +128,6 @@ pub fn schedulers(rows: &[SchedulerRow], names: &dyn Names) -> String {
     }
     out.text
 }
-
-/// The queue inside a scheduler.
-const PLAIN: FlowSet = FlowSet {
-    size: QueueSize::Slots(50),
-    loss_rate: 0.0,
-    mask: FlowMask::NONE,
-    buckets: 1,
-    no_error: false,
-    management: QueueManagement::DropTail,
-};
 
 struct Printer<'a> {
     text: String,
@@ -363,7 +353,7 @@ mod tests {
             delay_ms: 0,
             burst: 0,
             profile: None,
-            queue: PLAIN,
+            queue: FlowSet::PLAIN,
             scheduler: None,
         }
     }
@@ -415,7 +405,8 @@ mod tests {
     #[test]
     fn queues_and_schedulers() {
         let red = RedParameters { weight: 0.002, minimum: 5, maximum: 15, probability: 0.1, ecn: true };
-        let queue = FlowSet { size: QueueSize::Bytes(20_480), management: QueueManagement::Gred(red), ..PLAIN };
+        let queue =
+            FlowSet { size: QueueSize::Bytes(20_480), management: QueueManagement::Gred(red), ..FlowSet::PLAIN };
         let config = QueueConfig { number: 2, scheduler: 1, weight: 50, longest: 0, queue };
         assert_eq!(
             queues(&[QueueRow { config, flows: Vec::new() }], builtin()),
