@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read, Write};
 
+use ferrule_config::ipfw::command::Options;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,22 @@ pub struct CommandFile {
     pub text: String,
     /// Options given, without the preprocessor's.
     pub options: Vec<String>,
+}
+
+impl CommandFile {
+    /// Adds the file's options to those there are.
+    pub(super) fn add_options(&self, options: &mut Options) {
+        for option in &self.options {
+            match option.as_str() {
+                "-c" => options.compact = true,
+                "-N" => options.names = true,
+                "-n" => options.check_only = true,
+                "-q" => options.quiet = true,
+                "-S" => options.sets = true,
+                _ => options.force = true,
+            }
+        }
+    }
 }
 
 /// What the program prints and ends with.

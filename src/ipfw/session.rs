@@ -130,16 +130,7 @@ impl<'a> Session<'a> {
 
     fn command_file(&mut self, file: &CommandFile, mut options: Options, call: &Call) -> Reply {
         let mut reply = Reply::default();
-        for option in &file.options {
-            match option.as_str() {
-                "-c" => options.compact = true,
-                "-N" => options.names = true,
-                "-n" => options.check_only = true,
-                "-q" => options.quiet = true,
-                "-S" => options.sets = true,
-                _ => options.force = true,
-            }
-        }
+        file.add_options(&mut options);
         for (at, text) in (1_u32..).zip(file.text.lines()) {
             let line = CommandLine::from_line(text);
             if line.words.is_empty() {

@@ -93,16 +93,7 @@ fn spoken(answer: Answer, program: &str) -> Reply {
 impl Working<'_> {
     /// A file of commands, one change a line; it ends at the first error, as the original does.
     fn file(&mut self, file: &CommandFile, mut options: Options, call: &Call) -> Reply {
-        for option in &file.options {
-            match option.as_str() {
-                "-c" => options.compact = true,
-                "-N" => options.names = true,
-                "-n" => options.check_only = true,
-                "-q" => options.quiet = true,
-                "-S" => options.sets = true,
-                _ => options.force = true,
-            }
-        }
+        file.add_options(&mut options);
         let mut reply = Reply::default();
         for (number, text) in (1_u32..).zip(file.text.lines()) {
             let line = CommandLine::from_line(text);
