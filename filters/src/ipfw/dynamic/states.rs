@@ -254,22 +254,8 @@ impl States {
         hash: u32,
         facts: &PacketFacts,
     ) -> Option<Hit> {
-        self.probe_candidate_if(candidate, key, name, hash, facts, |_| true)
-    }
-
-    /// As [`States::probe_candidate`], but where `good` says no of the state's rule nothing is done and nothing found.
-    #[inline(always)]
-    pub fn probe_candidate_if(
-        &mut self,
-        candidate: Candidate,
-        key: &FlowKey,
-        name: NameFilter,
-        hash: u32,
-        facts: &PacketFacts,
-        good: impl FnOnce(RuleRef) -> bool,
-    ) -> Option<Hit> {
-        let (index, direction, rule) = self.look(candidate, key, name, hash)?;
-        good(rule).then(|| self.refresh(index.0, direction, facts))
+        let (index, direction, _) = self.look(candidate, key, name, hash)?;
+        Some(self.refresh(index.0, direction, facts))
     }
 
     /// The state of a packet, with the way that the packet goes in it and its rule; nothing is done to it.

@@ -93,14 +93,6 @@ impl Tables {
         Self::found(address4::lookup(&self.published.arena, &self.data(id)?.root, address))
     }
 
-    /// As [`Tables::prefetch4`], for IPv6; it has one stage.
-    #[inline(always)]
-    pub fn prefetch6(&self, id: TableId, address: u128) {
-        if let Some(fib) = self.data(id).and_then(|data| data.v6.get()) {
-            fib.prefetch(address);
-        }
-    }
-
     /// The value of the longest prefix that holds an IPv6 address, host order.
     #[inline]
     pub fn lookup6(&self, id: TableId, address: u128) -> Option<ValueIndex> {
